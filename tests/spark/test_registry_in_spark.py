@@ -15,6 +15,8 @@ from registry_process import RegistryProcess
 from shop_pipeline import produce, produce_records, rows
 
 from ottla.pipeline import load
+from ottla.pipeline.backfill import Backfill
+from ottla.pipeline.problems import BadDeclaration
 from ottla.pipeline.run import Restarts, Supervisor
 from ottla.pipeline.start_plan import plan_start
 from ottla.pipeline.testing import run_flow
@@ -152,6 +154,109 @@ def test_pipeline_resolves_every_id_to_the_reader_and_writes_with_the_registry(
     [decision] = plan_start(load(str(file))).decisions
     assert decision.plan == "keeps state"
     assert f"the schema of source orders is version 3 of {topic}-value, before version 2 of" in str(decision.reasons)
+
+
+def test_pipeline_decodes_keys_and_writes_keys_with_the_registry(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    registry: RegistryProcess,
+    client: SchemaRegistryClient,
+    changes: str,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(
+        textwrap.dedent(f"""
+        name: keys_{changes.replace("-", "_")}
+        brokers: {broker.bootstrap}
+        properties: {{schema.registry.url: "{registry.url}"}}
+        storage: lake
+        sources:
+          changes:
+            topic: {changes}
+            format: avro
+            schema: {{registry: {changes}-value}}
+            null_values: keep
+            key_format: avro
+            key_schema: {{registry: {changes}-key}}
+        flows:
+          staged:
+            zone: staging
+            from: changes
+            to:
+              - table: staged
+              - topic: {changes}.same
+                partitions: 1
+                key: _key
+                key_format: avro
+                key_schema: {{registry: {changes}.same-key}}
+              - topic: {changes}.made
+                partitions: 1
+                key: [buyer, id]
+                key_format: json
+                key_schema: {{registry: {changes}.made-key}}
+          trusted:
+            zone: trusted
+            from: staged
+            sql: SELECT _key.order_id AS order_id, * FROM staged WHERE _key IS NOT NULL
+            expect: [{{name: order is new, that: _key.order_id > 1, on_violation: quarantine}}]
+            to: {{topic: {changes}.ids, partitions: 1, key: order_id, key_format: avro,
+                  key_schema: {{registry: {changes}.ids-key}}}}
+        """)
+    )
+    declaration = load(str(file))
+    status = Supervisor(declaration, spark, restarts=Restarts(attempts_max=1)).run()
+    assert [flow.error for flow in status.flows if flow.error] == []
+    first, second = {"order_id": 1, "shop": ""}, {"order_id": 2**40, "shop": "a"}
+    staged, bad = rows(tmp_path, "staging/staged"), rows(tmp_path, "quarantine/staged_quarantine")
+    assert [(row["_key"], row["id"]) for row in staged] == [(first, 5), (second, 5), (None, 5), (second, None)]
+    assert [row["_cause"] for row in bad] == [
+        "key: unknown schema id: 12345", "key: bad magic: the first byte is 110, not 0",
+    ]  # fmt: skip
+    assert [row["key"] for row in bad] == [frame(12345, b"x"), b"no frame"]
+    [refused] = rows(tmp_path, "quarantine/trusted_quarantine")
+    assert (refused["_cause"], json.loads(refused["key"])) == ("order is new", first)
+
+    read_key = AvroDeserializer(client)
+    for name, expected in (("same", [first, second, None, second]), ("ids", [2**40, 2**40])):
+        topic = f"{changes}.{name}"
+        written = consume(broker.bootstrap, topic, 1, committed=True)
+        assert [read_key(record.key, context_of(topic, "key")) for record in written] == expected
+    read_json = JSONDeserializer(client.get_latest_version(f"{changes}.made-key").schema, schema_registry_client=client)
+    made = consume(broker.bootstrap, f"{changes}.made", 1, committed=True)
+    assert [read_json(record.key, context_of(f"{changes}.made", "key")) for record in made] == [
+        {"buyer": "Bob", "id": 5}, {"buyer": "Bob", "id": 5}, {"buyer": "Bob", "id": 5}, {},
+    ]  # fmt: skip
+
+    # A backfill decodes keys in the same way.
+    Backfill(declaration, spark, flows=["staged"], origin="log").run()
+    assert rows(tmp_path, "staging/staged") == staged
+    assert rows(tmp_path, "quarantine/staged_quarantine") == bad
+    # A test of the flow encodes and decodes given keys, and registers nothing.
+    key, eve = {"order_id": 9, "shop": "b"}, {"id": 6, "buyer": "Eve", "currency": "EUR"}
+    given = [{**eve, "_key": key}, {**eve, "_key": {"base64": "AAA="}}]
+    tested = run_flow(declaration, "staged", {"changes": given}, spark=spark)
+    tested.assert_rows([{"id": 6, "_key": key}])
+    tested.assert_quarantine([{"_cause": "key: truncated: 2 bytes are too few for a schema id"}])
+    tested.assert_topic(f"{changes}.same", [{"_key": key, "id": 6}])
+    assert client.get_versions(f"{changes}.same-key") == [1]
+    # A key that its schema does not fit is found before a batch is run, and so is a struct without a format.
+    text = file.read_text()
+    other = {"key: [buyer, id]": "key: id", "key_format: json": "key_format: avro", ".made-key}": "-key, version: 2}"}
+    lines = text.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if ".same-key" in line)
+    without = {"".join(lines[at - 1 : at + 1]): ""}
+    for edits, what in (
+        (other, r"the key of topic .*\.made': the schema has struct<order_id:bigint,shop:string>, not bigint"),
+        (without, r"the key of topic .*\.same' is a struct and has no format"),
+    ):
+        edited = text
+        for old, new in edits.items():
+            assert old in edited
+            edited = edited.replace(old, new)
+        file.write_text(edited)
+        with pytest.raises(BadDeclaration, match=what):
+            Supervisor(load(str(file)), spark)
 
 
 def test_ids_of_a_context_are_found_in_their_context(registry: RegistryProcess) -> None:

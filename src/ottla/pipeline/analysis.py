@@ -15,15 +15,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from ottla.model.errors import OttlaError
-from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink
+from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink, TopicSink
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
 from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
 from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
+from ottla.pipeline.values import sink_key_format
+from ottla.pipeline.zones import written_key
+from ottla.spark.formats import check_encodable
 from ottla.spark.session import build_session
 from ottla.spark.spark_internals import check_streaming, without_error_logs
+from ottla.spark.wire_format import SchemaRefused
 
 if TYPE_CHECKING:
     from ottla.pipeline.document import Text
@@ -132,7 +136,8 @@ class _Analysis:
                 asked += [("sequence_by", name, sink.place) for name in sink.sequence_by]
             else:
                 asked += [("value", name, sink.place) for name in sink.value]
-                asked += [("key", sink.key, sink.place)] if sink.key is not None else []
+                asked += [("key", name, sink.place) for name in sink.key_columns]
+                self._check_key(flow, sink, work)
         if flow.watermark is not None:
             asked.append(("watermark", flow.watermark.column, flow.watermark.place))
             self._check_time(flow, work)
@@ -144,6 +149,24 @@ class _Analysis:
             if name.lower() not in known:
                 what = f"flow {flow.name!r}: {key} names {name!r}, which is no column of the rows"
                 self._problems.add(place, what, suggestion(name, columns, none=""))
+
+    def _check_key(self, flow: Flow, sink: TopicSink, work: Work) -> None:
+        """Refuse a key that its schema does not fit, and a decoded key without a format: text of a struct."""
+        if sink.key_format is not None and all(name in work.columns for name in sink.key_columns):
+            kind = written_key(work.result, sink)
+            try:
+                format = sink_key_format(sink, self._graph.declaration, kind, register=False)
+                assert format is not None, "key_format and key_schema are declared together"
+                check_encodable(format, kind)
+            except SchemaRefused as error:
+                what = f"flow {flow.name!r}: the key of topic {sink.topic!r}: {error}"
+                self._problems.add(sink.place, what, "correct key or key_schema")
+        field = next((one for one in work.schema if one.name == "_key"), None)
+        is_struct = field is not None and isinstance(field.dataType, StructType)
+        if sink.key == "_key" and sink.key_format is None and is_struct:
+            what = f"flow {flow.name!r}: the key of topic {sink.topic!r} is a struct and has no format"
+            advice = "add key_format: and key_schema:, or select one of its fields, such as _key.id AS id"
+            self._problems.add(sink.place, what, advice)
 
     def _check_time(self, flow: Flow, work: Work) -> None:
         mark = flow.watermark

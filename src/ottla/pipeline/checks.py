@@ -329,7 +329,7 @@ def _check_columns(graph: Graph, flow: Flow, problems: Problems) -> None:
             asked += [("keys", column, sink.place) for column in sink.keys]
             asked += [("sequence_by", column, sink.place) for column in sink.sequence_by]
         else:
-            asked += [("key", sink.key, sink.place)] if sink.key is not None else []
+            asked += [("key", column, sink.place) for column in sink.key_columns]
             asked += [("value", column, sink.place) for column in sink.value]
     for key, column, place in asked:
         if column.lower() not in known:

@@ -89,7 +89,7 @@ class Framing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySchema:
-    """The schema of a source or topic sink in a schema registry. Values have Confluent's framing."""
+    """The schema of a source or topic sink in a schema registry. Values, or keys, have Confluent's framing."""
 
     subject: str
     #: `latest` or a number; None: a sink that registers or looks up its own schema
@@ -117,7 +117,12 @@ class Source:
     framing: Framing | None = None
     #: None: the schema is in the declaration or in a file
     registry: RegistrySchema | None = None
-    key_format: Literal["bytes", "string"] = "bytes"
+    key_format: Literal["bytes", "string", "avro", "json", "protobuf"] = "bytes"
+    #: the schema of the keys; set if and only if they have a format with schemas
+    key_registry: RegistrySchema | None = None
+    key_message: str | None = None
+    #: of the column `_key`, if the keys have a schema; None until `pin_schemas` has fetched it
+    key_type: str | None = None
     #: what becomes of records without a value: rejected like any that cannot be decoded, or rows whose fields are null
     null_values: Literal["reject", "keep"] = "reject"
     #: a word, a moment, or offsets by partition
@@ -215,7 +220,12 @@ class TopicSink:
 
     topic: str
     format: Format = "json"
-    key: str | None = None
+    #: one column as it is, or several that make up a record
+    key: str | tuple[str, ...] | None = None
+    #: set together with `key_registry`; None: bytes are written as they are, and other types as text
+    key_format: Literal["avro", "json", "protobuf"] | None = None
+    key_registry: RegistrySchema | None = None
+    key_message: str | None = None
     value: tuple[str, ...] = ()
     schema_file: str | None = None
     message: str | None = None
@@ -230,6 +240,10 @@ class TopicSink:
     partitions: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     place: Place = field(compare=False)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return (self.key,) if isinstance(self.key, str) else self.key or ()
 
     @property
     def compacted(self) -> bool:
@@ -337,7 +351,7 @@ class Declaration:
     def needs_registry(self) -> bool:
         """Whether schemas have to be fetched from a registry before the pipeline can be planned (`pin_schemas`)."""
         topics: list[Source | TopicSink] = [*self.sources.values(), *self.topic_sinks]
-        schemas = (each.registry for each in topics)
+        schemas = (schema for each in topics for schema in (each.registry, each.key_registry))
         return any(each is not None and each.version is not None and each.pinned is None for each in schemas)
 
     def trigger_of(self, flow: Flow) -> Trigger:

@@ -132,16 +132,17 @@ def _input_edits(old: Record, new: Record) -> Iterator[Edit]:
         if before is not None:
             changed = [key for key in {**before, **source} if key != "topic" and source.get(key) != before.get(key)]
             what = f"{', '.join(changed)} of source {name} changed"
-            if changed == ["registry"]:
-                what = f"the schema of source {name} is {_schema(source)}, before {_schema(before)}"
+            if changed in (["registry"], ["key_registry"]):
+                [key] = changed
+                whose = f"source {name}" if key == "registry" else f"the keys of source {name}"
+                what = f"the schema of {whose} is {_schema(source.get(key))}, before {_schema(before.get(key))}"
             if changed:
                 yield Edit(what, "records are decoded so from the next batch on")
         if before is not None and old["starting_offsets"].get(name) != new["starting_offsets"].get(name):
             yield Edit(f"starting_offsets of source {name} changed", "ignored, the checkpoint continues where it ended")
 
 
-def _schema(source: Mapping[str, Any]) -> str:
-    schema = source.get("registry")
+def _schema(schema: Mapping[str, Any] | None) -> str:
     return f"version {schema['version']} of {schema['subject']}" if schema is not None else "not in a registry"
 
 

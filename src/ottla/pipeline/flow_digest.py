@@ -22,7 +22,7 @@ from ottla.pipeline.layout import resolve
 from ottla.spark.batch_manifest import batch_digest
 
 #: keys of later releases: a flow without them has the digest that earlier releases gave it
-_LEFT_OUT_IF_NONE: Final = ("registry",)
+_LEFT_OUT_IF_NONE: Final = ("registry", "key_format", "key_registry", "key_message", "key_type")
 
 
 def flow_digest(graph: Graph, flow: Flow) -> str:

@@ -78,7 +78,8 @@ def describe(graph: Graph, flow: Flow) -> Record:
         "table": _describe_table(*table) if table is not None else None,
         "topics": sorted(sink.topic for sink in flow.sinks if isinstance(sink, TopicSink)),
     }
-    written = [sink.registry for sink in flow.sinks if isinstance(sink, TopicSink) and sink.registry is not None]
+    topics = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
+    written = [schema for sink in topics for schema in (sink.registry, sink.key_registry) if schema is not None]
     if written:
         record["sink_schemas"] = [_describe_schema(schema) for schema in written]
     # As it is read back from the file, so that both can be compared.
@@ -176,7 +177,8 @@ def _columns_read(graph: Graph, reader: Flow, name: str) -> dict[str, str] | Non
 def _decoded(source: Source) -> dict[str, str] | None:
     if not source.columns:
         return None
-    carried = {**DECODED_COLUMNS, "_key": "STRING" if source.key_format == "string" else "BINARY"}
+    key_type = source.key_type or ("STRING" if source.key_format == "string" else "BINARY")
+    carried = {**DECODED_COLUMNS, "_key": key_type}
     return {column.name: column.type for column in source.columns} | carried
 
 
@@ -243,6 +245,7 @@ def _describe_source(source: Source) -> dict[str, Any]:
         "schema_file": source.schema_file,
         # Records of earlier releases do not have it.
         **({"registry": _describe_schema(source.registry)} if source.registry is not None else {}),
+        **({"key_registry": _describe_schema(source.key_registry)} if source.key_registry is not None else {}),
     }
 
 

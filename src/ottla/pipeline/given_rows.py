@@ -7,7 +7,7 @@ A record can also be given as bytes, to see what becomes of one that cannot be d
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -34,7 +35,7 @@ from ottla.spark import formats
 from ottla.spark.spark_internals import arrow_schema_of
 from ottla.spark.table_log import INSERT
 from ottla.spark.table_schema import CHANGE_TYPE
-from ottla.spark.wire_format import frame
+from ottla.spark.wire_format import SchemaRefused, frame
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -63,8 +64,28 @@ def given_rows(spark: SparkSession, schema: StructType, rows: Rows, topic: str) 
     return frame_of(spark, schema, [_row(at, row, schema, topic) for at, row in enumerate(rows)])
 
 
+def key_encoder(format: formats.RegistryFormat | None, kind: DataType) -> Callable[[Any], Any]:
+    """Return the function that makes the key of a record of a given `_key`: of this type, or {base64: BYTES}."""
+    if format is None:
+        return lambda key: key
+    encoder = formats.make_encoder(format)
+    arrow = arrow_schema_of(StructType([StructField("key", kind)])).field(0).type
+
+    def encode(key: Any) -> Any:
+        if key is None or (isinstance(key, Mapping) and list(key) == ["base64"]):
+            return key
+        return encoder.encode(pa.array([convert_value(key, kind)], arrow))[0].as_py()
+
+    return encode
+
+
 def given_records(
-    spark: SparkSession, source: Source, format: formats.Format | None, fields: StructType, rows: Rows
+    spark: SparkSession,
+    source: Source,
+    format: formats.Format | None,
+    fields: StructType,
+    rows: Rows,
+    encode_key: Callable[[Any], Any],
 ) -> DataFrame:
     """Return records of a source, in the columns of the raw zone. `fields` is the schema of its decoded values.
 
@@ -75,7 +96,9 @@ def given_records(
     for at, row in enumerate(rows):
         about = {name: value for name, value in row.items() if _is_about_record(name, fields)}
         own = {name: value for name, value in row.items() if name not in about}
-        renamed = {"key" if name == "_key" else name: value for name, value in about.items()}
+        renamed = {name: value for name, value in about.items() if name != "_key"}
+        if "_key" in about:
+            renamed["key"] = _given_key(at, about["_key"], encode_key)
         record = _row(at, renamed, RAW_SCHEMA, source.topic)
         if format is None or ("value" in own and "value" not in fields.names):
             record["value"] = _record_value(at, own)
@@ -114,6 +137,13 @@ def json_text(value: Any) -> str:
     if isinstance(value, date):
         return json.dumps(value.isoformat())
     return json.dumps(value)
+
+
+def _given_key(at: int, key: Any, encode_key: Callable[[Any], Any]) -> Any:
+    try:
+        return encode_key(key)
+    except (BadValue, SchemaRefused) as bad:
+        raise BadValue(f"row {at + 1}: _key: {bad}") from None
 
 
 def _is_about_record(name: str, fields: StructType) -> bool:

@@ -27,7 +27,9 @@ FRAMINGS = ("none", "confluent")
 ANY_ID = "any_id"
 SCHEMA_ID_MAX = 2**31 - 1
 LATEST = "latest"
-KEY_FORMATS = ("bytes", "string")
+#: formats with schemas, which keys have in a registry only
+KEY_SCHEMA_FORMATS = ("avro", "json", "protobuf")
+KEY_FORMATS = ("bytes", "string", *KEY_SCHEMA_FORMATS)
 ON_DATA_LOSS = ("fail", "continue")
 NULL_VALUES = ("reject", "keep")
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -241,7 +243,20 @@ SOURCE = _section(
         "source, which is wrong as soon as producers use a second schema.",
         default="`none`",
     ),
-    Key("key_format", _one_of(KEY_FORMATS), "Type of the column `_key`.", default="`bytes`"),
+    Key(
+        "key_format",
+        _one_of(KEY_FORMATS),
+        "Encoding of the keys, which decides about the type of the column `_key`. `avro`, `json` and `protobuf` need "
+        "`key_schema`: `_key` is then a struct, or of the primitive type of the schema.",
+        default="`bytes`",
+    ),
+    Key(
+        "key_schema",
+        "registry schema",
+        "The schemas of the keys in the [schema registry](#keys-with-a-schema). Records whose key cannot be decoded go "
+        "to quarantine.",
+    ),
+    Key("key_message", "name", "Message type in the Protobuf schema of the keys.", default="the first message"),
     Key(
         "null_values",
         _one_of(NULL_VALUES),
@@ -268,7 +283,7 @@ SOURCE = _section(
 
 REGISTRY_SCHEMA = _section(
     "registry schema",
-    "Values with Confluent's framing whose schemas are in a [schema registry](#schemas-in-a-schema-registry).",
+    "Values or keys with Confluent's framing whose schemas are in a [schema registry](#schemas-in-a-schema-registry).",
     Key(
         "registry",
         "subject",
@@ -479,7 +494,25 @@ TOPIC_SINK = _section(
     "A topic. Headers contain the lineage.",
     Key("topic", "topic", "Name of the topic.", required=True),
     Key("format", _one_of(FORMATS), "Encoding of the values.", default="`json`"),
-    Key("key", "column", "Column with the record key, which selects the partition."),
+    Key(
+        "key",
+        "column or list of columns",
+        "Column with the record key, which selects the partition. With `key_format`, a list of columns becomes one "
+        "record.",
+    ),
+    Key(
+        "key_format",
+        _one_of(KEY_SCHEMA_FORMATS),
+        "Write keys with the framing and a schema of the registry.",
+        default="bytes as they are, other types as text",
+    ),
+    Key(
+        "key_schema",
+        "registry schema",
+        "The subject of the [keys](#keys-with-a-schema). Without `version` the schema is derived from the columns "
+        "(Avro, JSON) and registered.",
+    ),
+    Key("key_message", "name", "Message type in the Protobuf schema of the keys.", default="the first message"),
     Key(
         "value",
         "column or list of columns",

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from pyspark.sql.types import DataType, NullType
+
 from ottla.client.errors import ClientError
 from ottla.client.registry import RegistryUnreachable
 from ottla.model.errors import OttlaError
@@ -71,7 +73,8 @@ def _versions_in_use(declaration: Declaration) -> dict[str, str]:
         checkpoint = read_checkpoint(layout.checkpoint(flow)) if flow.kind == "table" else None
         if checkpoint is None or checkpoint.record is None or not checkpoint.has_unfinished_batch:
             continue
-        schemas = [source.get("registry") for source in checkpoint.record["sources"].values()]
+        sources = checkpoint.record["sources"].values()
+        schemas = [source.get(key) for source in sources for key in ("registry", "key_registry")]
         for schema in filter(None, (*schemas, *checkpoint.record.get("sink_schemas", ()))):
             if schema["version"] is not None:
                 found[schema["subject"]] = max(schema["version"], found.get(schema["subject"], 0))
@@ -79,31 +82,50 @@ def _versions_in_use(declaration: Declaration) -> dict[str, str]:
 
 
 def _pin_source(settings: RegistrySettings, fetch: Fetch, source: Source) -> Source:
-    schema = source.registry
-    if schema is None or schema.pinned is not None:
-        return source
-    pinned = fetch(schema, source.format, f"source {source.name}")
+    called, schema, key = f"source {source.name}", source.registry, source.key_registry
+    if schema is not None and schema.pinned is None:
+        pinned = fetch(schema, source.format, called)
+        fields = getattr(_type_of(settings, pinned, source.message, called), "fields", None)
+        if not fields:
+            raise SchemasUnavailable(f"{called}: the schema of subject {schema.subject} has no fields")
+        columns = tuple(Column(each.name, _type_text(each.dataType.simpleString())) for each in fields)
+        source = replace(source, columns=columns, registry=replace(schema, pinned=pinned))
+    if key is not None and key.pinned is None:
+        called = f"{called}: keys"
+        pinned = fetch(key, source.key_format, called)
+        rows = _type_of(settings, pinned, source.key_message, called)
+        source = replace(source, key_type=_type_text(rows.simpleString()), key_registry=replace(key, pinned=pinned))
+    return source
+
+
+def _type_of(settings: RegistrySettings, pinned: PinnedSchema, message: str | None, called: str) -> DataType:
+    """Return the type of decoded values or keys in Spark. Raise SchemasUnavailable if they have none."""
     try:
-        rows = spark_type_of(make_decoder(registry_format(settings, pinned, source.message)).type)
+        found = spark_type_of(make_decoder(registry_format(settings, pinned, message)).type)
     except SchemaRefused as error:
-        raise SchemasUnavailable(f"source {source.name}: subject {schema.subject}: {error}") from None
-    fields = getattr(rows, "fields", None)
-    if not fields:
-        raise SchemasUnavailable(f"source {source.name}: the schema of subject {schema.subject} has no fields")
-    columns = tuple(Column(each.name, _type_text(each.dataType.simpleString())) for each in fields)
-    return replace(source, columns=columns, registry=replace(schema, pinned=pinned))
+        raise SchemasUnavailable(f"{called}: subject {pinned.subject}: {error}") from None
+    if isinstance(found, NullType):
+        raise SchemasUnavailable(f"{called}: the schema of subject {pinned.subject} permits nothing but null")
+    return found
 
 
 def _pin_sinks(fetch: Fetch, flow: Flow) -> Flow:
     sinks: list[Sink] = []
     for sink in flow.sinks:
-        schema = sink.registry if isinstance(sink, TopicSink) else None
-        if isinstance(sink, TopicSink) and schema is not None and schema.version is not None and schema.pinned is None:
-            pinned = fetch(schema, sink.format, f"flow {flow.name}: topic {sink.topic}")
-            sinks.append(replace(sink, registry=replace(schema, pinned=pinned)))
-        else:
-            sinks.append(sink)
+        if isinstance(sink, TopicSink):
+            called = f"flow {flow.name}: topic {sink.topic}"
+            registry = _pin_written(fetch, sink.registry, sink.format, called)
+            key_registry = _pin_written(fetch, sink.key_registry, sink.key_format or "", f"{called}: keys")
+            sink = replace(sink, registry=registry, key_registry=key_registry)
+        sinks.append(sink)
     return replace(flow, sinks=tuple(sinks))
+
+
+def _pin_written(fetch: Fetch, schema: RegistrySchema | None, form: str, called: str) -> RegistrySchema | None:
+    """Return the schema with the version that it names; as it is if it names none or has it already."""
+    if schema is None or schema.version is None or schema.pinned is not None:
+        return schema
+    return replace(schema, pinned=fetch(schema, form, called))
 
 
 def _fetch(
@@ -122,7 +144,7 @@ def _fetch(
     if pinned.schema_type != SCHEMA_TYPES[form]:
         raise SchemasUnavailable(
             f"{called}: subject {schema.subject} has a schema of type {pinned.schema_type}, and the format is {form}: "
-            f"write format: {pinned.schema_type.lower()}"
+            f"write {'key_format' if called.endswith(': keys') else 'format'}: {pinned.schema_type.lower()}"
         )
     return pinned
 

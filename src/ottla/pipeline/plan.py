@@ -38,7 +38,7 @@ from ottla.pipeline.expectations import Expectation
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.late import ROW, entering
 from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, expand
-from ottla.pipeline.values import source_format
+from ottla.pipeline.values import source_format, source_key_format
 from ottla.spark import formats
 from ottla.spark.spark_internals import count_streams
 
@@ -132,7 +132,7 @@ class Planner:
         inputs = {name: self.input(name) for name in flow.input_names}
         if source is not None and not flow.steps:
             (name,) = inputs
-            return self._finish(flow, decode(inputs[name], source, self.format_of(source)))
+            return self._finish(flow, self.decode(inputs[name], source))
         if source is not None:
             return self._work_on_records(flow, inputs)
         rows = self._run_steps(flow, inputs) if flow.steps else inputs[flow.input_names[0]]
@@ -145,17 +145,18 @@ class Planner:
             source = self._graph.source_of(name)
             if source is None:
                 continue
-            decoded = decode(inputs[name], source, self.format_of(source))
+            decoded = self.decode(inputs[name], source)
             good = decoded.where(F.col(CAUSE).isNull()).drop(CAUSE, RECORD)
             known[name] = _with_watermark(good, source.watermark)
             undecoded.append(decoded.where(F.col(CAUSE).isNotNull()))
         rows = self._run_steps(flow, known)
-        # Sources need not agree on what a key is; the result has one type of it.
         types = {field.name: field.dataType for field in rows.schema if field.name in DECODED_COLUMNS}
+        # Sources need not agree on what a key is; the bytes of the key are in the record.
+        none = {"_key": F.lit(None)}
         work = self._finish(flow, rows)
         united = work.rows
         for bad in undecoded:
-            carried = (F.col(name).cast(kind).alias(name) for name, kind in types.items())
+            carried = (none.get(name, F.col(name)).cast(kind).alias(name) for name, kind in types.items())
             united = united.unionByName(bad.select(CAUSE, RECORD, *carried), allowMissingColumns=True)
         return replace(work, rows=united, scans=work.scans + 1)
 
@@ -255,6 +256,10 @@ class Planner:
         """Return the format of the values of a source; None for text and bytes, which are not decoded."""
         return source_format(source, self._graph.declaration)
 
+    def decode(self, raw: DataFrame, source: Source) -> DataFrame:
+        """Return the decoded records of a source."""
+        return decode(raw, source, self.format_of(source), source_key_format(source, self._graph.declaration))
+
 
 def find_function(graph: Graph, flow: Flow, step: PythonStep) -> Callable[..., Any]:
     """The function `module:function`; modules beside the declaration are found as if Python had been started there."""
@@ -284,7 +289,9 @@ def own_modules(graph: Graph) -> tuple[str, ...]:
     return tuple(path for path in paths if os.path.isfile(path))
 
 
-def decode(raw: DataFrame, source: Source, format: formats.Format | None) -> DataFrame:
+def decode(
+    raw: DataFrame, source: Source, format: formats.Format | None, key_format: formats.RegistryFormat | None = None
+) -> DataFrame:
     """Fields and where they come from; `__cause` and `__record` tell of what could not be decoded."""
     if format is None:
         value = F.col("value")
@@ -304,6 +311,12 @@ def decode(raw: DataFrame, source: Source, format: formats.Format | None) -> Dat
                 missing = is_value & F.col(CAUSE).isNull() & fields[column.name].isNull()
                 rows = rows.withColumn(CAUSE, F.when(missing, f"{column.name} is null").otherwise(F.col(CAUSE)))
     key = F.col("key").cast("string") if source.key_format == "string" else F.col("key")
+    if key_format is not None:
+        rows = formats.decode(rows, key_format, column="key", into="__decoded_key", cause="__key_cause")
+        # A record without a key has nothing to decode.
+        why = F.when(F.col("key").isNotNull(), F.concat(F.lit("key: "), F.col("__key_cause")))
+        rows = rows.withColumn(CAUSE, F.coalesce(F.col(CAUSE), why))
+        key = F.col("__decoded_key")
     carried = {"_key": key} | {name: F.col(name) for name in DECODED_COLUMNS if name != "_key"}
     record = F.struct("key", "value", "headers").alias(RECORD)
     return rows.select(*(column.alias(name) for name, column in (fields | carried).items()), CAUSE, record)

@@ -113,6 +113,7 @@ class DeclarationReader:
         fields = Fields(node, keys.SOURCE, f"source {name.text!r}", self._problems)
         form = fields.choice("format", keys.FORMATS)
         registry = self._registry_schema(fields, form, keys.LATEST) if fields.has("format") else None
+        key_format = fields.choice("key_format", keys.KEY_FORMATS)
         columns = self._schema(fields, form) if fields.has("format") and registry is None else ()
         source = Source(
             name=name.text,
@@ -124,7 +125,9 @@ class DeclarationReader:
             message=fields.text("message") or None,
             framing=self._framing(fields, form) if registry is None else None,
             registry=registry,
-            key_format=cast(Any, fields.choice("key_format", keys.KEY_FORMATS)),
+            key_format=cast(Any, key_format),
+            key_registry=self._key_schema(fields, key_format, keys.LATEST),
+            key_message=fields.text("key_message") or None,
             null_values=cast(Any, fields.choice("null_values", keys.NULL_VALUES)),
             starting_offsets=self._starting_offsets(fields),
             max_offsets_per_trigger=fields.count("max_offsets_per_trigger"),
@@ -143,13 +146,31 @@ class DeclarationReader:
         node = fields.node("schema")
         if node is None or not _is_registry_schema(node, form):
             return None
-        inner = Fields(node, keys.REGISTRY_SCHEMA, f"{fields.called}: schema", self._problems)
         if form in ("bytes", "string"):
             fields.refuse("schema", f"format {form} has no schema", "remove it, or choose another format")
         for key in ("framing", "schema_id"):
             if fields.has(key):
                 what = "values with a schema of a registry have Confluent's framing and their schema id"
                 fields.refuse(key, what, "remove it")
+        return self._subject(node, f"{fields.called}: schema", default)
+
+    def _key_schema(self, fields: Fields, form: str | None, default: str | None) -> RegistrySchema | None:
+        """Return the schema of the keys; None if they have none. `default` is the version."""
+        if form != "protobuf":
+            fields.refuse("key_message", "only keys of format protobuf have messages", "remove it")
+        if form not in keys.KEY_SCHEMA_FORMATS:
+            advice = f"add key_format: {' or '.join(keys.KEY_SCHEMA_FORMATS)}, or remove it"
+            fields.refuse("key_schema", "keys have a schema only with a format", advice)
+            return None
+        node = fields.node("key_schema")
+        if node is None:
+            what = f"{fields.called}: key_format {form} needs the schema of the keys"
+            fields.problem(fields.place_of("key_format"), what, "add key_schema: {registry: SUBJECT}")
+            return None
+        return self._subject(node, f"{fields.called}: key_schema", default)
+
+    def _subject(self, node: Node, called: str, default: str | None) -> RegistrySchema:
+        inner = Fields(node, keys.REGISTRY_SCHEMA, called, self._problems)
         version = inner.node("version")
         chosen = version.text if version is not None else default
         if version is not None and version.text != keys.LATEST and inner.count("version") is None:
@@ -531,6 +552,8 @@ class DeclarationReader:
             what = f"{inner.called}: format {form} writes exactly one column"
             inner.problem(inner.place_of("value"), what, "add value: COLUMN, or write format: json")
         registry = self._registry_schema(inner, form, None)
+        key_format = inner.choice("key_format", keys.KEY_SCHEMA_FORMATS) if inner.has("key_format") else None
+        key_registry = self._key_schema(inner, key_format, None)
         if registry is None:
             inner.refuse("schema", "a topic sink takes its schema from a file or a registry",
                          "write schema: {registry: SUBJECT}")  # fmt: skip
@@ -538,7 +561,10 @@ class DeclarationReader:
         return TopicSink(
             topic=inner.topic("topic"),
             format=cast(Any, form),
-            key=inner.text("key") or None,
+            key=self._sink_key(inner, key_format, key_registry),
+            key_format=cast(Any, key_format),
+            key_registry=key_registry,
+            key_message=inner.text("key_message") or None,
             value=value,
             schema_file=inner.text("schema_file") or None,
             message=inner.text("message") or None,
@@ -550,6 +576,22 @@ class DeclarationReader:
             config=inner.properties("config"),
             place=node.place,
         )
+
+    def _sink_key(
+        self, fields: Fields, form: str | None, schema: RegistrySchema | None
+    ) -> str | tuple[str, ...] | None:
+        node = fields.node("key")
+        if node is None:
+            fields.refuse("key_format", "there is no key that could be encoded", "add key: COLUMN")
+        if form == "protobuf" and schema is not None and schema.version is None:
+            what = f"{fields.called}: the schema of Protobuf keys cannot be derived from columns"
+            fields.problem(fields.place_of("key_schema"), what, "add version: latest to it")
+        if node is None or node.kind != "list":
+            return fields.text("key") or None
+        if form is None:
+            what = f"{fields.called}: a list of columns is a key with a schema"
+            fields.problem(node.place, what, "write key: COLUMN, or add key_format: and key_schema:")
+        return fields.columns("key")
 
     def _check_sink_schema(self, fields: Fields, form: str, registry: RegistrySchema | None) -> None:
         if form not in ("avro", "protobuf"):

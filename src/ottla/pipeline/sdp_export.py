@@ -13,19 +13,15 @@ that has to be known. `Note` says what a project does not have, or has in anothe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import Final
 
 from ottla.pipeline.declaration import (
     PREVIOUS,
     Declaration,
     Flow,
-    Framing,
     PythonStep,
-    RegistrySchema,
     SideOutput,
     Source,
     SqlStep,
@@ -35,9 +31,9 @@ from ottla.pipeline.declaration import (
 )
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC, expand
-from ottla.pipeline.parameters import HIDDEN_VALUE
 from ottla.pipeline.problems import Place
 from ottla.pipeline.sdp_columns import headers_sql, key_sql, lineage_of_query, selects
+from ottla.pipeline.sdp_formats import ExportedFormats, is_secret, key_expression, value_text, variable_of
 from ottla.pipeline.sdp_text import (
     Names,
     Relation,
@@ -55,7 +51,6 @@ from ottla.pipeline.sdp_text import (
 )
 from ottla.pipeline.source_options import cluster_options, source_options
 from ottla.pipeline.sql import read_query
-from ottla.spark.registry_schemas import PREFIX, SCHEMA_TYPES
 
 DEFINITIONS: Final = "transformations"
 #: of a view with decoded records, not of its readers
@@ -70,7 +65,6 @@ _OWN_COLUMNS: Final = 'rows.colRegex("`[^_].*`")'
 _READERS: Final = ("OneSchema", "SchemasById", "read_schema", "read_schema_file")
 #: names of `registry_schemas` that formats are made with
 _REGISTRY_NAMES: Final = ("RegistrySettings", "pin_schema", "register_schema")
-_SECRET: Final = re.compile(r"password|secret|jaas|token|user\.info|(^|\.)key(\.pem)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,8 +125,7 @@ class Exporter:
     names: Names = field(init=False)
     notes: list[Note] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
-    constants: dict[str, str] = field(default_factory=dict)
-    copies: dict[str, str] = field(default_factory=dict)
+    formats: ExportedFormats = field(init=False)
     modules: set[str] = field(default_factory=set)
     topics: dict[str, TopicSink | SideOutput] = field(default_factory=dict)
     datasets: dict[str, str] = field(default_factory=dict)
@@ -145,6 +138,7 @@ class Exporter:
 
     def __post_init__(self) -> None:
         self.graph = Graph(self.declaration)
+        self.formats = ExportedFormats(self.declaration)
         self.names = Names({name.lower() for name in (*self.declaration.sources, *self.declaration.flows)})
 
     def export(self) -> Project:
@@ -170,7 +164,7 @@ class Exporter:
         return Project(
             name=self.declaration.name,
             files={module: self._module()},
-            copies=self.copies,
+            copies=self.formats.copies,
             notes=tuple(sorted(self.notes)),
             topics=tuple(self.topics.values()),
             datasets=self.datasets,
@@ -258,67 +252,6 @@ class Exporter:
             self.views[name, batch] = name if is_first else self.names.unique(f"{name}_all" if batch else f"{name}_new")
         return self.views[name, batch]
 
-    def _format(self, name: str, kind: str, declared: Source | TopicSink) -> str:
-        """Return the name of the constant with the format of a source or sink."""
-        constant = f"{word(name).upper()}_{kind}"
-        if declared.registry is not None:
-            self.constants[constant] = self._registry_format(declared, declared.registry)
-            return constant
-        framing = declared.framing if isinstance(declared, Source) else None
-        schema_id = declared.schema_id if isinstance(declared, TopicSink) else None
-        more = ", framed=True" if framing is not None else ""
-        more += f", schema_id={schema_id}" if schema_id is not None else ""
-        if declared.format == "json":
-            columns = declared.columns if isinstance(declared, Source) else ()
-            if framing is not None:
-                more += ", any_id=True" if framing.any_id else f", ids={list(framing.schema_files)}"
-            self.constants[constant] = f"formats.Json({literal(', '.join(map(str, columns)))}{more})"
-            return constant
-        more = (f", message={literal(declared.message)}" if declared.message else "") + more
-        schemas = self._schemas(declared.schema_file or "", framing)
-        self.constants[constant] = f"formats.{'Avro' if declared.format == 'avro' else 'Protobuf'}({schemas}{more})"
-        return constant
-
-    def _registry_format(self, declared: Source | TopicSink, schema: RegistrySchema) -> str:
-        """Return an expression that fetches or registers a schema when the project is run."""
-        settings = {name: value for name, value in self.declaration.properties.items() if name.startswith(PREFIX)}
-        inner = ", ".join(f"{literal(name)}: {_value_text(name, value)}" for name, value in settings.items())
-        self.constants.setdefault("REGISTRY", f"RegistrySettings.parse({{{inner}}})")
-        subject = literal(schema.subject)
-        if schema.version is not None:
-            pinned = f"pin_schema(REGISTRY, {subject}, {literal(schema.version)})"
-        else:
-            file = self._copy("schemas", declared.schema_file or "")
-            text = f"(ROOT / {literal(file)}).read_text()"
-            kind = literal(SCHEMA_TYPES[declared.format])
-            more = "" if schema.register else ", auto_register=False"
-            pinned = f"register_schema(REGISTRY, {subject}, {kind}, {text}{more})"
-        message = f", {literal(declared.message)}" if declared.message else ""
-        return f"formats.registry_format(REGISTRY, {pinned}{message})"
-
-    def _schemas(self, file: str, framing: Framing | None) -> str:
-        """Return an expression with the schemas of values."""
-        path = f"str(ROOT / {literal(self._copy('schemas', file))})"
-        if framing is None:
-            return f"read_schema({path})"
-        if not framing.schema_files:
-            return f"OneSchema(read_schema_file({path}), any_id={framing.any_id})"
-        paths = {
-            schema_id: path if one is None else f"str(ROOT / {literal(self._copy('schemas', one))})"
-            for schema_id, one in framing.schema_files.items()
-        }
-        writers = ", ".join(f"{schema_id}: read_schema_file({one})" for schema_id, one in paths.items())
-        return f"SchemasById({{{writers}}}, reader=read_schema_file({path}))"
-
-    def _copy(self, directory: str, file: str) -> str:
-        """Return the path of a copy; files of one name in different directories get different names."""
-        name, number = PurePosixPath(file).name, 1
-        while self.copies.get(f"{directory}/{name}", file) != file:
-            number += 1
-            name = f"{number}_{PurePosixPath(file).name}"
-        self.copies[f"{directory}/{name}"] = file
-        return f"{directory}/{name}"
-
     # -- flows --------------------------------------------------------------------------------------------------------
 
     def _flow(self, flow: Flow, batch: bool) -> None:
@@ -396,7 +329,7 @@ class Exporter:
             cause = not_text if source.format == "string" else "CAST(NULL AS STRING)"
             body.append("rows = records")
         else:
-            constant = self._format(source.name, "FORMAT", source)
+            constant = self.formats.value(source.name, source)
             body.append(f'rows = formats.decode(records, {constant}, into="__decoded", cause="__cause")')
             missing = [
                 f" WHEN value IS NOT NULL AND __decoded.{identifier(column.name)} IS NULL"
@@ -409,6 +342,12 @@ class Exporter:
             if missing:
                 cause = f"CASE WHEN {cause} IS NOT NULL THEN {cause}{''.join(missing)} END"
         key = "CAST(key AS STRING) AS _key" if source.key_format == "string" else "key AS _key"
+        if source.key_registry is not None:
+            constant = self.formats.key(source.name, source)
+            names = 'column="key", into="__decoded_key", cause="__key_cause"'
+            body.append(f"rows = formats.decode(rows, {constant}, {names})")
+            key = "__decoded_key AS _key"
+            cause = f"coalesce({cause}, CASE WHEN key IS NOT NULL THEN concat('key: ', __key_cause) END)"
         carried = [key, *(column for column in DECODED_COLUMNS if column != "_key")]
         shown = [*fields, *carried, cause if cause == "__cause" else f"{cause} AS __cause",
                  "struct(key, value, headers) AS __record"]  # fmt: skip
@@ -624,6 +563,11 @@ class Exporter:
                        "its schema is derived from types that are not known without Spark; add 'schema_file' or "
                        "'version: latest'", left_out=True)  # fmt: skip
             return
+        if sink.key_registry is not None and sink.key_registry.version is None:
+            self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
+                       "the schema of its keys is derived from types that are not known without Spark; add "
+                       "'version: latest' to 'key_schema'", left_out=True)  # fmt: skip
+            return
         if not names and not is_plain_json:
             self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
                        "the columns of its values are not known without Spark; list them in 'value'",
@@ -636,7 +580,7 @@ class Exporter:
         if is_text:
             value = f"CAST({identifier(names[0])} AS BINARY)"
         elif not is_plain_json:
-            constant = self._format(target, "FORMAT", sink)
+            constant = self.formats.value(target, sink)
             columns = list_literal(names)
             body.append(f'rows = formats.encode(rows, {constant}, columns={columns}, into="__value")')
             value = "__value"
@@ -647,7 +591,15 @@ class Exporter:
             value = "__value"
         if sink.tombstone_when is not None:
             value = f"CASE WHEN NOT {holds(sink.tombstone_when.text)} THEN {value} END"
-        shown = [f"{key_sql(sink.key)} AS key"] if sink.key is not None else []
+        shown = []
+        if sink.key_registry is not None:
+            body.append(
+                f"rows = formats.encode_column(rows, {self.formats.key(target, sink)}, {key_expression(sink)}, "
+                f'into="__key")'
+            )
+            shown = ["__key AS key"]
+        elif isinstance(sink.key, str):
+            shown = [f"{key_sql(sink.key)} AS key"]
         shown.append(f"{value} AS value")
         if work.lineage:
             shown.append(f"{headers_sql(work.lineage)} AS headers")
@@ -714,12 +666,12 @@ class Exporter:
         if declaration.openlineage is not None:
             self._note(place, "OpenLineage events", "SDP sends none", left_out=True)
         for name, value in declaration.properties.items():
-            if _is_secret(name, value):
-                self._note(place, f"the value of {name}", f"the project reads it from {_variable(name)}")
+            if is_secret(name, value):
+                self._note(place, f"the value of {name}", f"the project reads it from {variable_of(name)}")
 
     def _module(self) -> str:
         """Return the text of the Python file."""
-        used = "\n".join([*self.text, *self.constants.values()])
+        used = "\n".join([*self.text, *self.formats.constants.values()])
         imports = ["from pyspark import pipelines as dp"]
         if "F." in used:
             imports.append("from pyspark.sql import functions as F")
@@ -733,8 +685,8 @@ class Exporter:
         if fetched:
             own.append(f"from ottla.spark.registry_schemas import {', '.join(fetched)}")
         cluster = cluster_options(self.declaration)
-        values = [f"    {literal(name)}: {_value_text(name, value)}" for name, value in cluster.items()]
-        is_hidden = any("os.environ" in value for value in (*values, *self.constants.values()))
+        values = [f"    {literal(name)}: {value_text(name, value)}" for name, value in cluster.items()]
+        is_hidden = any("os.environ" in value for value in (*values, *self.formats.constants.values()))
         standard = ["import os"] if is_hidden else []
         modules = []
         if self.modules or "ROOT" in used:
@@ -744,7 +696,7 @@ class Exporter:
             modules = ["sys.path.insert(0, str(ROOT / \"modules\"))",
                        *(f"import {name} as _{name.replace('.', '_')}" for name in sorted(self.modules))]  # fmt: skip
             for name in sorted(self.modules):
-                self.copies[f"modules/{name.partition('.')[0]}.py"] = f"{name.partition('.')[0]}.py"
+                self.formats.copies[f"modules/{name.partition('.')[0]}.py"] = f"{name.partition('.')[0]}.py"
         root = ["ROOT = Path(__file__).resolve().parents[1]"] if self.modules or "ROOT" in used else []
         head = [
             f'"""The pipeline {self.declaration.name}, exported by \'ottla pipeline export --to sdp\'.',
@@ -756,7 +708,7 @@ class Exporter:
         for block in (sorted(standard), imports, own, root, modules):
             head += [*block, ""] if block else []
         head += ["CLUSTER = {", *(f"{value}," for value in values), "}"]
-        head += [f"{name} = {value}" for name, value in self.constants.items()]
+        head += [f"{name} = {value}" for name, value in self.formats.constants.items()]
         return "\n".join(head) + "".join(f"\n\n\n{one}" for one in self.text) + "\n"
 
 
@@ -771,22 +723,3 @@ def _quarantines(flow: Flow) -> bool:
 
 def _is_keyed(flow: Flow) -> bool:
     return flow.table is not None and bool(flow.table.keys)
-
-
-def _is_secret(name: str, value: str) -> bool:
-    """Return whether the value of a property must not be in a file: by its name, or because a parameter hides it."""
-    return _SECRET.search(name) is not None or HIDDEN_VALUE in value
-
-
-def _value_text(name: str, value: str) -> str:
-    """Return an expression with the value of a property."""
-    return f"os.environ[{literal(_variable(name))}]" if _is_secret(name, value) else literal(value)
-
-
-def _variable(name: str) -> str:
-    """Return the environment variable with the value of a secret property.
-
-    >>> _variable("kafka.sasl.password")
-    'OTTLA_SASL_PASSWORD'
-    """
-    return "OTTLA_" + re.sub(r"\W", "_", name.removeprefix("kafka.")).upper()

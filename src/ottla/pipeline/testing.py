@@ -32,20 +32,20 @@ from ottla.pipeline.declaration import Declaration, Flow, TableSink, TopicSink
 from ottla.pipeline.decorators import Pipeline
 from ottla.pipeline.environments import Arguments
 from ottla.pipeline.flow_tests import FlowTest
-from ottla.pipeline.given_rows import RAW_SCHEMA, Rows, accept_given_rows, given_records, given_rows
+from ottla.pipeline.given_rows import RAW_SCHEMA, Rows, accept_given_rows, given_records, given_rows, key_encoder
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.layout import Layout, resolve
 from ottla.pipeline.lineage import DECODED_COLUMNS
 from ottla.pipeline.load import find_beside, load, read_beside
 from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
-from ottla.pipeline.plan import CAUSE, RECORD, Planner, decode, own_modules
+from ottla.pipeline.plan import CAUSE, RECORD, Planner, own_modules
 from ottla.pipeline.problems import BadDeclaration, suggestion
 from ottla.pipeline.row_comparison import Comparison, compare_rows, describe_comparison
 from ottla.pipeline.row_values import BadValue, convert_row
 from ottla.pipeline.run import describe_failure
-from ottla.pipeline.values import sink_format
-from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter, topic_rows, written_columns
+from ottla.pipeline.values import sink_format, sink_key_format, source_key_format
+from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter, topic_rows, written_columns, written_key
 from ottla.spark import formats
 from ottla.spark.session import build_session
 from ottla.spark.spark_internals import java_errors
@@ -54,6 +54,7 @@ from ottla.spark.table_schema import CHANGE_TYPE
 from ottla.spark.wire_format import OneSchema, read_schema_file
 
 _DECODED = "__decoded"
+_DECODED_KEY = "__decoded_key"
 _SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException, *java_errors())
 #: for few rows compilation costs more than it saves
 _SETTINGS = {
@@ -246,11 +247,12 @@ class FlowTester:
             if source is None:
                 topics = [self._declaration.sources[each].topic for each in self._graph.sources_of(name)]
                 return given_rows(self._spark, self._schemas[name], rows, topics[0] if topics else name)
-            format = Planner(self._spark, graph, self._no_rows).format_of(source)
-            empty = self._spark.createDataFrame([], RAW_SCHEMA)
+            planner = Planner(self._spark, graph, self._no_rows)
+            decoded = planner.decode(self._spark.createDataFrame([], RAW_SCHEMA), source).schema
             hidden = (*DECODED_COLUMNS, CAUSE, RECORD)
-            decoded = [each for each in decode(empty, source, format).schema if each.name not in hidden]
-            return given_records(self._spark, source, format, StructType(decoded), rows)
+            fields = StructType([each for each in decoded if each.name not in hidden])
+            encode_key = key_encoder(source_key_format(source, graph.declaration), decoded["_key"].dataType)
+            return given_records(self._spark, source, planner.format_of(source), fields, rows, encode_key)
         except BadValue as bad:
             raise GivenRefused(f"given {name}: {bad}") from None
 
@@ -295,8 +297,12 @@ class FlowTester:
         """Return the records that a sink writes: key and value as bytes, and the fields that a reader would decode."""
         written = written_columns(result, sink)
         encoding = sink_format(sink, self._declaration, written, register=False)
-        rows = topic_rows(result, sink, encoding)
+        key_encoding = sink_key_format(sink, self._declaration, written_key(result, sink), register=False)
+        rows = topic_rows(result, sink, encoding, key_encoding)
         columns = {"_key": F.col("key").cast("binary"), "value": F.col("value")}
+        if key_encoding is not None:
+            rows = formats.decode(rows, key_encoding, column="key", into=_DECODED_KEY, cause=f"{_DECODED_KEY}_cause")
+            columns["_key"] = F.col(_DECODED_KEY)
         framed = sink.schema_id is not None
         format: formats.Format | None = None
         if sink.registry is not None:

@@ -20,7 +20,7 @@ from functools import partial
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import BinaryType, DataType, StructType
 
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
@@ -31,7 +31,7 @@ from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, T
 from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
 from ottla.pipeline.source_options import cluster_options
-from ottla.pipeline.values import sink_format
+from ottla.pipeline.values import sink_format, sink_key_format
 from ottla.spark import formats
 from ottla.spark.batch_write import write_batch
 from ottla.spark.commit import CommitProtocol
@@ -270,7 +270,7 @@ class FlowWriter:
         if RECORD in rows.columns:
             given |= {name: F.col(RECORD)[name] for name in ("key", "value", "headers")}
         elif "_key" in self._columns:
-            given["key"] = F.col("_key").cast("binary")
+            given["key"] = _bytes_of_key("_key", rows)
         given |= {name: F.col(name) for name in (*RECORD_COLUMNS, TIMESTAMP, LINEAGE) if name in self._columns}
         return rows.where(self._is_rejected()).select(
             *(given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in QUARANTINE_COLUMNS.items())
@@ -294,7 +294,10 @@ class FlowWriter:
     def _write_topic(self, rows: DataFrame, sink: TopicSink, batch: Batch) -> None:
         name = f"{batch.writer}.topic-{sink.topic}"
         format = sink_format(sink, self._declaration, written_columns(rows, sink))
-        self._to_topic(topic_rows(rows, sink, format), sink.topic, name, batch, delivery=sink.delivery)
+        key_format = None
+        if sink.key_registry is not None:
+            key_format = sink_key_format(sink, self._declaration, written_key(rows, sink))
+        self._to_topic(topic_rows(rows, sink, format, key_format), sink.topic, name, batch, delivery=sink.delivery)
 
     def _write_side(self, side: SideOutput | None, room: str, rows: DataFrame, batch: Batch) -> None:
         assert side is not None, "rows are put aside only where a declaration says so"
@@ -364,15 +367,36 @@ def written_columns(rows: DataFrame, sink: TopicSink) -> StructType:
     return rows.select(*map(quoted, names)).schema
 
 
-def topic_rows(rows: DataFrame, sink: TopicSink, format: formats.Format | None) -> DataFrame:
-    """Rows as records: key, value in this format, and where they come from in the headers."""
+def written_key(rows: DataFrame, sink: TopicSink) -> DataType:
+    """Return the type of the keys of a topic sink."""
+    return rows.select(_key_column(sink)).schema[0].dataType
+
+
+def _key_column(sink: TopicSink) -> Column:
+    """Return the key of a topic sink: null, a column, or a struct of several."""
+    if sink.key is None:
+        return F.lit(None).cast("binary")
+    return F.col(quoted(sink.key)) if isinstance(sink.key, str) else F.struct(*map(quoted, sink.key))
+
+
+def topic_rows(
+    rows: DataFrame,
+    sink: TopicSink,
+    format: formats.Format | None,
+    key_format: formats.RegistryFormat | None = None,
+) -> DataFrame:
+    """Rows as records: key and value in these formats, and where they come from in the headers."""
     names = written_columns(rows, sink).names
     headers = lineage_headers(rows.columns)
-    key = F.lit(None).cast("binary")
-    if sink.key is not None:
+    if key_format is not None:
+        rows = formats.encode_column(
+            rows, key_format, _key_column(sink), into="__encoded_key", kind=written_key(rows, sink)
+        )
+        key = F.col("__encoded_key")
+    else:
         # Bytes go on as they are; they need not be text.
-        is_bytes = isinstance(rows.select(quoted(sink.key)).schema[0].dataType, BinaryType)
-        key = F.col(quoted(sink.key)) if is_bytes else F.col(quoted(sink.key)).cast("string")
+        is_bytes = sink.key is None or isinstance(written_key(rows, sink), BinaryType)
+        key = _key_column(sink) if is_bytes else _key_column(sink).cast("string")
     deleted = F.lit(False)
     if sink.tombstone_when is not None:
         deleted = F.coalesce(F.expr(sink.tombstone_when.text), F.lit(False))
@@ -388,10 +412,19 @@ def topic_rows(rows: DataFrame, sink: TopicSink, format: formats.Format | None) 
 def side_rows(rows: DataFrame) -> DataFrame:
     """Rows that were put aside, as records: the row as JSON, where it comes from and the cause in the headers."""
     value = F.to_json(F.struct(*map(quoted, rows.columns)))
-    key = F.col("_key") if "_key" in rows.columns else F.col("key") if "key" in rows.columns else F.lit(None)
-    return rows.select(
-        key.cast("binary").alias("key"), value.alias("value"), lineage_headers(rows.columns).alias("headers")
-    )
+    name = next((name for name in ("_key", "key") if name in rows.columns), None)
+    key = F.lit(None).cast("binary") if name is None else _bytes_of_key(name, rows)
+    return rows.select(key.alias("key"), value.alias("value"), lineage_headers(rows.columns).alias("headers"))
+
+
+def _bytes_of_key(name: str, rows: DataFrame) -> Column:
+    """Return the key of rows in quarantine or of late rows: bytes and text as they are, a decoded key as JSON."""
+    key, kind = F.col(name), rows.schema[name].dataType
+    if isinstance(kind, StructType):
+        key = F.to_json(key)
+    elif not isinstance(kind, BinaryType):
+        key = key.cast("string")
+    return key.cast("binary")
 
 
 def lineage_headers(columns: list[str]) -> Column:

@@ -83,12 +83,11 @@ class JsonSchema:
     schema_id: int | None = None
 
 
-Format = Json | Avro | Protobuf | JsonSchema
+RegistryFormat = Avro | Protobuf | JsonSchema
+Format = Json | RegistryFormat
 
 
-def registry_format(
-    settings: RegistrySettings, schema: PinnedSchema, message: str | None = None
-) -> Avro | Protobuf | JsonSchema:
+def registry_format(settings: RegistrySettings, schema: PinnedSchema, message: str | None = None) -> RegistryFormat:
     """Return the format of framed values: rows have this schema, and ``encode`` writes its id."""
     schemas = RegistrySchemas(settings, schema)
     if schema.schema_type == "AVRO":
@@ -132,16 +131,56 @@ def encode(rows: DataFrame, format: Format, *, columns: Sequence[str] | None = N
         text = F.to_json(packed).cast("binary")
         return rows.withColumn(into, text if format.schema_id is None else F.concat(_header(format.schema_id), text))
     work = _Encode(format)
-    unknown = sorted(set(names) - set(work.type.fieldNames()))
+    _check_fields(names, work.type)
+    return _encode(rows, work, packed, names, into)
+
+
+def encode_column(
+    rows: DataFrame, format: RegistryFormat, column: Column, *, into: str, kind: DataType | None = None
+) -> DataFrame:
+    """Return the rows with one more column: this one, a struct or not, encoded as bytes. Null stays null.
+
+    `kind` is its type. Without it a struct must have all fields of the schema: to find the type would ask Spark, which
+    Spark forbids in the functions of a declarative pipeline.
+    """
+    work = _Encode(format)
+    wanted: DataType = work.type
+    if kind is not None:
+        check_encodable(format, kind)
+        names = kind.names if isinstance(kind, StructType) else None
+    elif isinstance(wanted, StructType):
+        names = wanted.names
+        all_fields = F.struct(*(column[name].alias(name) for name in names))
+        column = F.when(column.isNotNull(), all_fields)
+    else:
+        names = None
+    return _encode(rows, work, column, names, into)
+
+
+def check_encodable(format: RegistryFormat, kind: DataType) -> None:
+    """Raise SchemaRefused if columns of this type cannot be encoded: no struct, or fields that the schema has not."""
+    wanted: DataType = _Encode(format).type
+    if isinstance(kind, StructType) != isinstance(wanted, StructType):
+        raise SchemaRefused(f"the schema has {wanted.simpleString()}, not {kind.simpleString()}: select other columns")
+    if isinstance(kind, StructType) and isinstance(wanted, StructType):
+        _check_fields(kind.names, wanted)
+
+
+def _check_fields(names: Sequence[str], wanted: StructType) -> None:
+    unknown = sorted(set(names) - set(wanted.fieldNames()))
     if unknown:
         raise SchemaRefused(f"the schema has no field {', '.join(unknown)}: leave them out of columns")
-    # Cast first, so that a column that does not fit is found by Spark, which can say which.
-    typed = packed.cast(StructType([work.type[name] for name in names]))
+
+
+def _encode(rows: DataFrame, work: _Encode, column: Column, names: Sequence[str] | None, into: str) -> DataFrame:
+    """Encode a column; `names` are the fields of a struct."""
+    kind: DataType = work.type if names is None else StructType([work.type[name] for name in names])
 
     def encode_rows(values: pa.Array) -> pa.Array:
         return work.run(values)
 
-    return rows.withColumn(into, _vectorised(encode_rows, BinaryType())(typed))
+    # Cast first, so that a column that does not fit is found by Spark, which can say which.
+    return rows.withColumn(into, _vectorised(encode_rows, BinaryType())(column.cast(kind)))
 
 
 # -- Avro, Protobuf, JSON Schema ------------------------------------------------------------------------------------
@@ -158,14 +197,14 @@ def _vectorised(work: Callable[[pa.Array], pa.Array], result: DataType) -> Calla
 class _Work:
     """What tasks do with a column. Schemas are compiled where they are used: nothing compiled travels."""
 
-    def __init__(self, format: Avro | Protobuf | JsonSchema) -> None:
+    def __init__(self, format: RegistryFormat) -> None:
         self.format = format
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return type(self), (self.format,)
 
 
-def make_decoder(format: Avro | Protobuf | JsonSchema) -> AvroDecoder | ProtobufDecoder | JsonDecoder:
+def make_decoder(format: RegistryFormat) -> AvroDecoder | ProtobufDecoder | JsonDecoder:
     """Return the decoder of a format. Raise SchemaRefused if its schema cannot be used."""
     if isinstance(format, Avro):
         return AvroDecoder(format.schemas, framed=format.framed)
@@ -174,7 +213,7 @@ def make_decoder(format: Avro | Protobuf | JsonSchema) -> AvroDecoder | Protobuf
     return JsonDecoder(format.schemas, dict(format.schemas.reader.references), framed=format.framed)
 
 
-def make_encoder(format: Avro | Protobuf | JsonSchema) -> AvroEncoder | ProtobufEncoder | JsonEncoder:
+def make_encoder(format: RegistryFormat) -> AvroEncoder | ProtobufEncoder | JsonEncoder:
     """Return the encoder of a format. Raise SchemaRefused if its schema cannot be used."""
     schema = format.schemas.latest()
     if isinstance(format, Avro):

@@ -18,9 +18,7 @@ from ottla.spark.derived_schemas import derived_schema
 from ottla.spark.formats import (
     CAUSE,
     DECODED,
-    Avro,
-    JsonSchema,
-    Protobuf,
+    RegistryFormat,
     make_decoder,
     make_encoder,
     registry_format,
@@ -35,8 +33,6 @@ from ottla.spark.wire_format import SchemaRefused, without_absent
 #: the columns that decoding a part adds: what it is, and why it cannot be decoded
 ADDED: Final[Mapping[Part, tuple[str, str]]] = {"value": (DECODED, CAUSE), "key": ("decoded_key", "_key_cause")}
 _VERSION: Final = "ottla.schema.version"
-
-RegistryFormat = Avro | Protobuf | JsonSchema
 
 
 def added_fields(schemas: Sequence[SchemaOptions]) -> list[StructField]:

@@ -185,9 +185,13 @@ def test_batch_that_is_not_completed_is_repeated_with_its_version(
 
 
 def test_flow_without_a_registry_keeps_the_digest_of_earlier_releases(read: Read) -> None:
-    sink = TopicSink(topic="t", place=read(text_with()).sources["orders"].place)
-    described = canonical(sink)
-    assert isinstance(described, dict) and "registry" not in described
+    source = read(text_with()).sources["orders"]
+    described = canonical(TopicSink(topic="t", key="id", place=source.place))
+    assert isinstance(described, dict) and described["key"] == "id"
+    assert not described.keys() & {"registry", "key_format", "key_registry", "key_message"}
+    described = canonical(replace(source, registry=None))
+    assert isinstance(described, dict) and described["key_format"] == "bytes"
+    assert not described.keys() & {"registry", "key_registry", "key_message", "key_type"}
 
 
 def test_properties_of_the_registry_are_not_those_of_the_cluster(read: Read) -> None:
@@ -212,3 +216,102 @@ def test_export_fetches_schemas_when_it_is_run_and_has_no_password(read: Read, t
     )
     (module,) = project.files.values()
     assert 'register_schema(REGISTRY, "o", "AVRO", (ROOT / "schemas/r.avsc").read_text())' in module
+
+
+#: a source and a sink whose keys have schemas of the registry
+KEYED = {
+    "format: avro, schema: {registry: orders-value}":
+        "format: string, key_format: avro, key_schema: {registry: orders-key}",
+    "format: avro, SINK": "key: [value], key_format: json, key_schema: {registry: out-key}",
+}  # fmt: skip
+
+
+def keyed_text(**replaced: str) -> str:
+    text = textwrap.dedent(TEXT)
+    for old, new in (KEYED | replaced).items():
+        text = text.replace(old, new)
+    return text
+
+
+def test_keys_of_source_and_sink_name_a_subject(read: Read) -> None:
+    declaration = read(keyed_text())
+    source = declaration.sources["orders"]
+    assert (source.key_format, source.key_registry) == ("avro", RegistrySchema(subject="orders-key", version="latest"))
+    [sink] = declaration.topic_sinks
+    assert (sink.key, sink.key_columns, sink.key_format) == (("value",), ("value",), "json")
+    assert (sink.key_registry, sink.registry) == (RegistrySchema(subject="out-key"), None)
+    assert declaration.needs_registry
+    [sink] = read(keyed_text(**{"key: [value]": "key: value"})).topic_sinks
+    assert (sink.key, sink.key_columns) == ("value", ("value",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (", key_schema: {registry: orders-key}", "", "key_format avro needs the schema of the keys; add key_schema:"),
+        ("key_format: avro, ", "", "keys have a schema only with a format; add key_format: avro or json or protobuf"),
+        ("key_format: avro", "key_format: string", "keys have a schema only with a format"),
+        ("key_format: avro", "key_format: xml", "key_format 'xml' is not known"),
+        ("{registry: orders-key}", "orders-key", "key_schema is text; write a mapping with the keys registry"),
+        ("{registry: orders-key}", "{registry: orders-key, register: true}", "without a version registers"),
+        ("key_format: avro", "key_format: avro, key_message: K", "only keys of format protobuf have messages"),
+        ("key: [value], ", "", "there is no key that could be encoded; add key: COLUMN"),
+        (", key_format: json, key_schema: {registry: out-key}", "", "a list of columns is a key with a schema"),
+        ("key_format: json", "key_format: protobuf", "cannot be derived from columns; add version: latest to it"),
+        ("key_format: json", "key_format: string", "key_format 'string' is not known"),
+        ("key: [value]", "key: [valeu]", "key names 'valeu', which is no column of the rows; write value"),
+    ],
+)
+def test_key_that_cannot_be_is_a_problem(problems: Problems, old: str, new: str, what: str) -> None:
+    text = keyed_text()
+    assert problems(text) == [] and old in text
+    found = problems(text.replace(old, new))
+    assert any(what in line for line in found), found
+
+
+def test_run_pins_the_schemas_of_keys(read: Read, registered: list[PinnedSchema]) -> None:
+    versioned = {"{registry: out-key}": "{registry: out-key, version: 1}", "key_format: json": "key_format: avro"}
+    declaration = pin_schemas(read(keyed_text(**versioned)))
+    source = declaration.sources["orders"]
+    assert source.key_type == "STRUCT<`id`: BIGINT>" and source.key_registry is not None
+    assert source.key_registry.pinned == replace(registered[0], subject="orders-key")
+    [sink] = declaration.topic_sinks
+    assert sink.key_registry is not None and sink.key_registry.pinned is not None
+    assert not declaration.needs_registry
+    registered.append(replace(registered[0], text='"long"'))
+    assert pin_schemas(read(keyed_text())).sources["orders"].key_type == "BIGINT"
+    registered[-1] = replace(registered[0], schema_type="JSON")
+    with pytest.raises(SchemasUnavailable, match=r"source orders: keys: .* of type JSON.*write key_format: json"):
+        pin_schemas(read(keyed_text()))
+    registered[-1] = replace(registered[0], text='"null"')
+    with pytest.raises(SchemasUnavailable, match="keys: the schema of subject orders-key permits nothing but null"):
+        pin_schemas(read(keyed_text()))
+
+
+def test_new_version_of_keys_is_an_edit(read: Read, registered: list[PinnedSchema]) -> None:
+    declared = read(keyed_text())
+    first = Graph(pin_schemas(declared))
+    record = describe(first, first.declaration.flows["staged"])
+    assert record["columns"]["orders"]["_key"] == "STRUCT<`id`: BIGINT>"
+    assert record["sink_schemas"] == [{"subject": "out-key", "version": None}]
+    registered.append(replace(registered[0], id=8, version=2, text='"long"'))
+    second = Graph(pin_schemas(declared))
+    changed = describe(second, second.declaration.flows["staged"])
+    assert changed["digest"] != record["digest"]
+    decision = decide(changed, Checkpoint(path="", exists=True, record=record))
+    reasons = " ".join(decision.reasons)
+    assert "the schema of the keys of source orders is version 2 of orders-key, before version 1 of" in reasons
+
+
+def test_export_decodes_and_encodes_keys(read: Read) -> None:
+    project = export(read(keyed_text(**{"{registry: out-key}": "{registry: out-key, version: latest}, value: value"})))
+    (module,) = project.files.values()
+    assert (
+        'ORDERS_FORMAT_OF_KEYS = formats.registry_format(REGISTRY, pin_schema(REGISTRY, "orders-key", "latest"))'
+        in module
+    )
+    assert 'column="key", into="__decoded_key", cause="__key_cause")' in module
+    assert "concat('key: ', __key_cause)" in module and '"__decoded_key AS _key"' in module
+    assert 'F.struct("value"), into="__key")' in module and '"__key AS key"' in module
+    notes = export(read(keyed_text())).notes
+    assert any("the schema of its keys is derived from types" in note.why and note.left_out for note in notes)
