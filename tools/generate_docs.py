@@ -86,6 +86,9 @@ REST_HEAD = """\
 
 `ottla rest --bootstrap HOST:PORT` serves Confluent's REST API for any Kafka cluster. The proxy describes its operations
 itself: `GET /openapi.json` is the OpenAPI document, and `GET /docs` is a page that sends requests.
+
+The settings `api.endpoints.allowlist` and `api.endpoints.blocklist` have the names of operations. `api.v3.topics.*` is
+the name of all operations whose names begin with `api.v3.topics.`.
 """
 
 REST_CODES_HEAD = """
@@ -106,6 +109,7 @@ proxy, `producer.NAME` and `consumer.NAME` one of its producers and consumers. P
 def rest_page() -> str:
     """docs/reference/rest.md"""
     from ottla.rest.consumers import Instances
+    from ottla.rest.endpoints import name_of
     from ottla.rest.errors import MEANINGS
     from ottla.rest.proxy import Proxy
     from ottla.rest.service import operations
@@ -119,8 +123,8 @@ def rest_page() -> str:
     proxy = Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082))
     rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), None)
     for tag in dict.fromkeys(row.tag for row in rows):
-        of_tag = [(row.method, f"`{row.path}`", row.summary) for row in rows if row.tag == tag]
-        lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning"), of_tag), ""]
+        of_tag = [(row.method, f"`{row.path}`", row.summary, f"`{name_of(row)}`") for row in rows if row.tag == tag]
+        lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning", "Name"), of_tag), ""]
     return "\n".join(
         [
             *lines[:-1],

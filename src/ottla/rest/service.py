@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from ottla.client.logins import check_login
 from ottla.env.tasks import Tasks, attempt
 from ottla.rest.consumers import Instances
+from ottla.rest.endpoints import served
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.limits import ByteRates
@@ -99,7 +100,7 @@ def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes, schemas:
         *ProduceRoutes(proxy, topics, DataEncoder(schemas)).operations(request_max_bytes),
         *reading.operations(),
     ]
-    return [*version_2, *map(with_accept, version_3)]
+    return served([*version_2, *map(with_accept, version_3)], proxy.settings)
 
 
 def _check_path(path: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
-from ottla.model.setting_types import ANY, INT, INT_MAX, LIST, LONG, STRING, Setting, at_least, between
+from ottla.model.setting_types import ANY, BOOL, INT, INT_MAX, LIST, LONG, STRING, Setting, at_least, between
 from ottla.web.settings import WebSettings
 
 _PRODUCER: Final = "producer."
@@ -75,6 +75,15 @@ class RestSettings(WebSettings):
         "consumer.instances.per.group.max", INT, 200, at_least(1),
         "Consumer instances of one group in this process; more: error 42903.",
     )  # fmt: skip
+    api_v2_enable = Setting("api.v2.enable", BOOL, True, ANY, "Whether version 2 of the API is served.")
+    api_v3_enable = Setting("api.v3.enable", BOOL, True, ANY, "Whether version 3 of the API is served.")
+    api_endpoints_allowlist = Setting(
+        "api.endpoints.allowlist", LIST, (), ANY,
+        "Names of the operations that are served, such as api.v3.topics.list or api.v3.topics.*; empty: all.",
+    )  # fmt: skip
+    api_endpoints_blocklist = Setting(
+        "api.endpoints.blocklist", LIST, (), ANY, "Names of operations that are not served."
+    )
     api_v3_produce_batch_maximum_entries = Setting(
         "api.v3.produce.batch.maximum.entries", INT, 10, between(1, 50),
         "Entries of one records:batch request; more: error 42208.",
