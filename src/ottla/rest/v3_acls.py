@@ -14,7 +14,17 @@ from ottla.rest import resources
 from ottla.rest.admin import ask_any, ask_controller, check
 from ottla.rest.bodies import TEXT_BYTES_MAX, Fields, read_required
 from ottla.rest.errors import BAD_REQUEST, INVALID_PAYLOAD, bad_request, unprocessable
-from ottla.rest.proxy import KAFKA_ERRORS, TEXT, Proxy, answer, list_schema, no_content, request_schema
+from ottla.rest.proxy import (
+    KAFKA_ERRORS,
+    NULLABLE_TEXT,
+    TEXT,
+    Proxy,
+    answer,
+    body_schema,
+    list_schema,
+    no_content,
+    request_schema,
+)
 from ottla.rest.v3_topics import CLUSTER
 from ottla.security.acls import CLUSTER_NAME, PatternType, Permission, ResourceType
 from ottla.security.acls import Operation as AclOperation
@@ -38,7 +48,7 @@ _DATA: Final = {
     "type": "object", "title": "KafkaAcl", "required": ["kind", "metadata", "cluster_id", *_FIELDS],
     "properties": {
         "kind": {"const": "KafkaAcl"}, "cluster_id": TEXT,
-        "metadata": {"type": "object", "required": ["self"], "properties": {"self": TEXT}},
+        "metadata": body_schema({"self": TEXT}, {"resource_name": NULLABLE_TEXT}),
         **dict.fromkeys(_FIELDS, TEXT),
     },
 }  # fmt: skip

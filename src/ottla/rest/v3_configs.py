@@ -32,7 +32,7 @@ from ottla.rest.resources import Json, Links, listing
 from ottla.rest.v3_topics import CLUSTER
 from ottla.web.app import Operation
 
-_SYNONYM: Final = {"type": "object", "properties": {"name": TEXT, "value": NULLABLE_TEXT, "source": TEXT}}
+_SYNONYM: Final = body_schema({"name": TEXT, "source": TEXT}, {"value": NULLABLE_TEXT})
 _CONFIG_FIELDS: Final = {
     "name": TEXT, "value": NULLABLE_TEXT, "is_default": BOOLEAN, "is_read_only": BOOLEAN, "is_sensitive": BOOLEAN,
     "source": TEXT, "synonyms": {"type": "array", "items": _SYNONYM},

@@ -76,9 +76,10 @@ _RECORD: Final = {
 #: a GET of records also returns the offset of a record, so that its answer can be sent
 _FIELDS: Final = frozenset((*_RECORD, "offset"))
 _EXAMPLE: Final = {"key": {"type": "STRING", "data": "a"}, "value": {"type": "JSON", "data": {"id": 1}}}
-_DESCRIBED: Final = {
-    "type": "object", "properties": {"type": TEXT, "size": INTEGER, "subject": NULLABLE_TEXT, "schema_id": INTEGER},
-}  # fmt: skip
+_DESCRIBED: Final = body_schema(
+    {"type": TEXT, "size": INTEGER},
+    {"subject": NULLABLE_TEXT, "schema_id": INTEGER, "schema_version": {"type": ["integer", "null"]}},
+)
 _RESULT: Final = {
     "cluster_id": TEXT, "topic_name": TEXT, "partition_id": INTEGER, "offset": INTEGER, "timestamp": NULLABLE_TEXT,
     "key": _DESCRIBED, "value": _DESCRIBED,
