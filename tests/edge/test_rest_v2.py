@@ -154,6 +154,26 @@ def test_answers_have_the_media_type_that_the_client_accepts(rest: RestClient) -
             assert error_of(rest.get(path, headers={"accept": accept})) == (406, 406), (path, accept)
 
 
+def test_media_types_of_version_1_are_accepted(rest: RestClient) -> None:
+    """The tests of Karapace send them, and old clients that are still in the package registries."""
+    rest.create_topic("v2-old-types")
+    body = {"records": [{"value": "Zm9v"}]}
+    for media_type in ("v1", "binary.v1", "binary", ""):
+        name = f"application/vnd.kafka{media_type and '.'}{media_type}+json"
+        headers = {"content-type": name, "accept": "application/vnd.kafka.v1+json"}
+        found = rest.post("/topics/v2-old-types", body, headers=headers)
+        assert (found.status_code, found.headers["content-type"]) == (200, V2), name
+    for media_type in (
+        "application/vnd.kafka.v3+json", "application/vnd.kafka.binary.v1+foo", "application/vnd.kafka.avro.v0+json",
+        "application/vnd.kafka.json+avro", "application/vnd.kafka", "application/vnd.kafka+binary", "bar/baz",
+    ):  # fmt: skip
+        assert error_v2(produce(rest, "/topics/v2-old-types", body, media_type)) == (
+            415,
+            415,
+        )
+    assert rest.get("/brokers", headers={"accept": "application/vnd.kafka+json"}).headers["content-type"] == V2
+
+
 def test_misspelled_fields_are_rejected(rest: RestClient) -> None:
     rest.create_topic("v2-fields")
     for body in ({"foo": 1, "records": [{"value": 1}]}, {"records": [{"valur": 1}]}):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -30,13 +31,15 @@ RECORD_TYPES: Final = (*EMBEDDED.values(), V2, _PLAIN)
 _FORMATS: Final = {media_type: form for form, media_type in EMBEDDED.items()}
 #: without a format: binary, which is the default
 _NEUTRAL: Final = (V2, _PLAIN, "application/octet-stream", "")
+#: Clients of version 1 produce with the same bodies, and ask for topics in the same way: their types are accepted.
+_OLD: Final = re.compile(r"(application/vnd\.kafka(?:\.(?!v\d)\w+)?)(?:\.v1)?\+json")
 #: curl's default for --data; the tutorials of other proxies always name the type
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
 def produced_format(request: Request) -> str:
     """Return the format of the records in a request. Raise HttpError 415 for another Content-Type."""
-    media_type = _name(request.headers.get("content-type", ""))
+    media_type = _OLD.sub(r"\1.v2+json", _name(request.headers.get("content-type", "")))
     if media_type in _FORMATS:
         return _FORMATS[media_type]
     if media_type in _NEUTRAL:
@@ -48,7 +51,7 @@ def produced_format(request: Request) -> str:
 def check_accepted(request: Request, form: str) -> str:
     """Return the media type of records in this format. Raise HttpError 406 (40601) if the client accepts another."""
     offered = (EMBEDDED[form], V2, _PLAIN) if form == BINARY else (EMBEDDED[form],)
-    chosen = choose_media_type(request.headers.get("accept"), offered)
+    chosen = _choose(request, offered)
     if chosen is not None:
         return chosen
     raise HttpError(
@@ -56,6 +59,10 @@ def check_accepted(request: Request, form: str) -> str:
         "The requested embedded data format does not match the deserializer for this consumer instance: it needs "
         f"Accept: {EMBEDDED[form]}.",
     )  # fmt: skip
+
+
+def _choose(request: Request, offered: Sequence[str]) -> str | None:
+    return choose_media_type(_OLD.sub(r"\1.v2+json", request.headers.get("accept", "")), offered)
 
 
 def _name(media_type: str) -> str:
@@ -73,7 +80,7 @@ def with_v2_media(handler: Handler) -> Handler:
     @functools.wraps(handler)
     async def handle(request: Request) -> Response:
         offered = request.scope["operation"].produces
-        chosen = choose_media_type(request.headers.get("accept"), offered)
+        chosen = _choose(request, offered)
         try:
             if chosen is None:
                 raise HttpError(406, 406, f"HTTP 406 Not Acceptable: the answer is {offered[0]}")
