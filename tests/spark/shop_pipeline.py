@@ -92,11 +92,16 @@ def produce(brokers: str, topic: str, *values: bytes | None) -> None:
     produce_records(brokers, topic, *((b"k", value) for value in values))
 
 
-def produce_records(brokers: str, topic: str, *records: tuple[bytes | None, bytes | None]) -> None:
-    """Write keys and values to one partition."""
+def produce_records(
+    brokers: str,
+    topic: str,
+    *records: tuple[bytes | None, bytes | None],
+    headers: list[tuple[str, bytes]] | None = None,
+) -> None:
+    """Write keys and values to one partition, all with the same headers."""
     producer = Producer({"bootstrap.servers": brokers})
     for key, value in records:
-        producer.produce(topic, value=value, key=key, partition=0)
+        producer.produce(topic, value=value, key=key, headers=headers, partition=0)
     assert producer.flush(30) == 0
 
 

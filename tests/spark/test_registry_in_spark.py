@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not installed")
 
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
@@ -81,7 +81,10 @@ WIDER_KEY = {
 
 @pytest.fixture
 def changes(broker: BrokerProcess, client: SchemaRegistryClient, topics: Callable[..., str]) -> str:
-    """A topic with keys of two versions, none, and two that cannot be decoded; the last but one has no value."""
+    """A topic with keys of two versions, none, and two that cannot be decoded.
+
+    The fourth and the fifth have no value. The schema ids of the last are in headers.
+    """
     topic = topics(1)
     context = context_of(topic, "key")
     old = AvroSerializer(client, json.dumps(KEY))({"id": 1}, context)
@@ -89,6 +92,16 @@ def changes(broker: BrokerProcess, client: SchemaRegistryClient, topics: Callabl
     value = AvroSerializer(client, json.dumps(SECOND))({"id": 5, "buyer": "Bob", "currency": "USD"}, context_of(topic))
     records = [(old, value), (new, value), (None, value), (new, None), (frame(12345, b"x"), None), (b"no frame", value)]
     produce_records(broker.bootstrap, topic, *records)
+    in_headers = {"schema.id.serializer": header_schema_id_serializer}
+    headers: list[tuple[str, bytes]] = []
+    third = AvroSerializer(client, json.dumps(WIDER_KEY), conf=in_headers)(
+        {"order_id": 3, "shop": "h"}, context_of(topic, "key", headers)
+    )
+    value = AvroSerializer(client, json.dumps(SECOND), conf=in_headers)(
+        {"id": 0, "buyer": "Cleo", "currency": "CZK"}, context_of(topic, "value", headers)
+    )
+    assert [name for name, _ in headers] == ["__key_schema_id", "__value_schema_id"]
+    produce_records(broker.bootstrap, topic, (third, value), headers=headers)
     return topic
 
 
@@ -207,9 +220,11 @@ def test_pipeline_decodes_keys_and_writes_keys_with_the_registry(
     declaration = load(str(file))
     status = Supervisor(declaration, spark, restarts=Restarts(attempts_max=1)).run()
     assert [flow.error for flow in status.flows if flow.error] == []
-    first, second = {"order_id": 1, "shop": ""}, {"order_id": 2**40, "shop": "a"}
+    first, second, third = {"order_id": 1, "shop": ""}, {"order_id": 2**40, "shop": "a"}, {"order_id": 3, "shop": "h"}
     staged, bad = rows(tmp_path, "staging/staged"), rows(tmp_path, "quarantine/staged_quarantine")
-    assert [(row["_key"], row["id"]) for row in staged] == [(first, 5), (second, 5), (None, 5), (second, None)]
+    assert [(row["_key"], row["id"]) for row in staged] == [
+        (first, 5), (second, 5), (None, 5), (second, None), (third, 0),
+    ]  # fmt: skip
     assert [row["_cause"] for row in bad] == [
         "key: unknown schema id: 12345", "key: bad magic: the first byte is 110, not 0",
     ]  # fmt: skip
@@ -218,14 +233,14 @@ def test_pipeline_decodes_keys_and_writes_keys_with_the_registry(
     assert (refused["_cause"], json.loads(refused["key"])) == ("order is new", first)
 
     read_key = AvroDeserializer(client)
-    for name, expected in (("same", [first, second, None, second]), ("ids", [2**40, 2**40])):
+    for name, expected in (("same", [first, second, None, second, third]), ("ids", [2**40, 2**40, 3])):
         topic = f"{changes}.{name}"
         written = consume(broker.bootstrap, topic, 1, committed=True)
         assert [read_key(record.key, context_of(topic, "key")) for record in written] == expected
     read_json = JSONDeserializer(client.get_latest_version(f"{changes}.made-key").schema, schema_registry_client=client)
     made = consume(broker.bootstrap, f"{changes}.made", 1, committed=True)
     assert [read_json(record.key, context_of(f"{changes}.made", "key")) for record in made] == [
-        {"buyer": "Bob", "id": 5}, {"buyer": "Bob", "id": 5}, {"buyer": "Bob", "id": 5}, {},
+        *[{"buyer": "Bob", "id": 5}] * 3, {}, {"buyer": "Cleo", "id": 0},
     ]  # fmt: skip
 
     # A backfill decodes keys in the same way.
@@ -269,6 +284,8 @@ def test_ids_of_a_context_are_found_in_their_context(registry: RegistryProcess) 
     assert json.loads(schemas.latest()) == SECOND
     outside = RegistrySchemas(settings, PinnedSchema("orders", 99, "AVRO", json.dumps(SECOND)))
     assert outside.find(first) != schemas.find(first)
+    guid = registry.client.get(f"{registry.url}/subjects/{subject}/versions/1").json()["guid"]
+    assert (schemas.find_guid(guid), outside.find_guid(guid)) == (first, None)
 
 
 def test_source_and_sink_decode_and_encode_with_the_registry(
@@ -338,13 +355,14 @@ def test_source_and_sink_decode_and_encode_keys(
     found = spark.read.format("ottla").options(**options, subscribe=changes).load()
     assert found.columns[-4:] == ["decoded", "_cause", "decoded_key", "_key_cause"]
     read = found.orderBy("offset").collect()
-    first, second = {"order_id": 1, "shop": ""}, {"order_id": 2**40, "shop": "a"}
+    first, second, third = {"order_id": 1, "shop": ""}, {"order_id": 2**40, "shop": "a"}, {"order_id": 3, "shop": "h"}
     keys = [row.decoded_key and row.decoded_key.asDict() for row in read]
-    assert keys == [first, second, None, second, None, None]
+    assert keys == [first, second, None, second, None, None, third]
     assert [row._key_cause for row in read] == [
-        None, None, None, None, "unknown schema id: 12345", "bad magic: the first byte is 110, not 0",
+        None, None, None, None, "unknown schema id: 12345", "bad magic: the first byte is 110, not 0", None,
     ]  # fmt: skip
-    assert [row._cause for row in read] == [None, None, None, "null value", "null value", None]
+    assert [row._cause for row in read] == [None, None, None, "null value", "null value", None, None]
+    assert read[-1].decoded.asDict() == {"id": 0, "buyer": "Cleo", "currency": "CZK"}
 
     copy, numbers = topics(1), topics(1)
     stream = spark.readStream.format("ottla").options(**options, subscribe=changes, startingOffsets="earliest").load()
@@ -353,7 +371,9 @@ def test_source_and_sink_decode_and_encode_keys(
     writer.trigger(availableNow=True).start().awaitTermination()
     written = consume(broker.bootstrap, copy, 1, committed=True)
     read_key = AvroDeserializer(client)
-    assert [read_key(record.key, context_of(copy, "key")) for record in written] == [first, second, None, second]
+    assert [read_key(record.key, context_of(copy, "key")) for record in written] == [
+        first, second, None, second, third,
+    ]  # fmt: skip
     assert written[3].value is None
 
     # Keys alone, of a primitive type; values stay text.

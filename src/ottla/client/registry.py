@@ -41,6 +41,7 @@ _ANSWER_BYTES_MAX: Final = 32 << 20
 _KEPT: Final = 10_000
 _UNKNOWN_S: Final = 5.0
 _NOT_FOUND_SCHEMA: Final = 40403
+_DEFAULT_CONTEXT: Final = "."
 #: an answer that another instance, or the same a moment later, may give otherwise
 _RETRIED: Final = frozenset({500, 502, 503, 504})
 
@@ -105,7 +106,10 @@ class SchemaRegistry:
         self._lock = threading.Lock()
         #: by id and subject
         self._by_id: OrderedDict[tuple[int, str | None], RegisteredSchema] = OrderedDict()
-        self._unknown: dict[tuple[int, str | None], float] = {}
+        #: by guid and context
+        self._guids: dict[tuple[str, str], int] = {}
+        #: of both kinds, until when they count as unknown
+        self._unknown: dict[tuple[int | str, str | None], float] = {}
         self._idle: list[tuple[int, http.client.HTTPConnection]] = []
         self._preferred = 0
 
@@ -137,15 +141,46 @@ class SchemaRegistry:
             if error.code != _NOT_FOUND_SCHEMA:
                 raise
             with self._lock:
-                if len(self._unknown) > _KEPT:
-                    self._unknown.clear()
-                self._unknown[key] = time.monotonic() + _UNKNOWN_S
+                self._remember_unknown(key)
             return None
         with self._lock:
             self._by_id[key] = found
             if len(self._by_id) > _KEPT:
                 self._by_id.popitem(last=False)
         return found
+
+    def id_of_guid(self, guid: str, context: str = _DEFAULT_CONTEXT) -> int | None:
+        """Return the id of the schema with this guid in a context; None if there is none."""
+        key = (guid, context)
+        with self._lock:
+            if key in self._guids:
+                return self._guids[key]
+            if self._unknown.get(key, 0.0) > time.monotonic():
+                return None
+        found = next((row["id"] for row in self._ids_of_guid(guid) if row["context"] == context), None)
+        with self._lock:
+            if found is None:
+                self._remember_unknown(key)
+            else:
+                if len(self._guids) > _KEPT:
+                    self._guids.clear()
+                self._guids[key] = int(found)
+        return found
+
+    def _ids_of_guid(self, guid: str) -> list[dict[str, Any]]:
+        """Return the ids of a guid with their contexts; empty if no schema has it."""
+        try:
+            found: list[dict[str, Any]] = self.ask("GET", f"/schemas/guids/{guid}/ids")
+        except RegistryError as error:
+            if error.code != _NOT_FOUND_SCHEMA:
+                raise
+            return []
+        return found
+
+    def _remember_unknown(self, key: tuple[int | str, str | None]) -> None:
+        if len(self._unknown) > _KEPT:
+            self._unknown.clear()
+        self._unknown[key] = time.monotonic() + _UNKNOWN_S
 
     def knows(self, schema_id: int | str, subject: str | None = None) -> bool:
         """Return whether the registry has a schema with this id or guid, under a subject if one is given.
@@ -159,7 +194,7 @@ class SchemaRegistry:
                 return True
             ids = [schema_id]
             if kind == "guids":
-                ids = [row["id"] for row in self.ask("GET", f"/schemas/guids/{schema_id}/ids") if row["context"] == "."]
+                ids = [row["id"] for row in self._ids_of_guid(str(schema_id)) if row["context"] == _DEFAULT_CONTEXT]
             return any(subject in self.ask("GET", f"/schemas/ids/{each}/subjects") for each in ids)
         except RegistryError as error:
             if error.code != _NOT_FOUND_SCHEMA:

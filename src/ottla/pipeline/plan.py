@@ -300,7 +300,7 @@ def decode(
         why = F.when(value.isNotNull() & ~F.is_valid_utf8(value.cast("string")), "not UTF-8") if text else F.lit(None)
         rows = raw.withColumn(CAUSE, why.cast("string"))
     else:
-        rows = formats.decode(raw, format, into="__decoded", cause=CAUSE)
+        rows = formats.decode(raw, format, into="__decoded", cause=CAUSE, headers="headers")
         names = [field.name for field in rows.schema["__decoded"].dataType]  # type: ignore[attr-defined]
         fields = {name: F.col("__decoded")[name] for name in names}
         is_value = F.col("value").isNotNull()
@@ -312,7 +312,8 @@ def decode(
                 rows = rows.withColumn(CAUSE, F.when(missing, f"{column.name} is null").otherwise(F.col(CAUSE)))
     key = F.col("key").cast("string") if source.key_format == "string" else F.col("key")
     if key_format is not None:
-        rows = formats.decode(rows, key_format, column="key", into="__decoded_key", cause="__key_cause")
+        key_names = {"into": "__decoded_key", "cause": "__key_cause"}
+        rows = formats.decode(rows, key_format, column="key", headers="headers", **key_names)
         # A record without a key has nothing to decode.
         why = F.when(F.col("key").isNotNull(), F.concat(F.lit("key: "), F.col("__key_cause")))
         rows = rows.withColumn(CAUSE, F.coalesce(F.col(CAUSE), why))

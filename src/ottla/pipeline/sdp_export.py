@@ -330,7 +330,8 @@ class Exporter:
             body.append("rows = records")
         else:
             constant = self.formats.value(source.name, source)
-            body.append(f'rows = formats.decode(records, {constant}, into="__decoded", cause="__cause")')
+            more = ', headers="headers"' if source.registry is not None else ""
+            body.append(f'rows = formats.decode(records, {constant}, into="__decoded", cause="__cause"{more})')
             missing = [
                 f" WHEN value IS NOT NULL AND __decoded.{identifier(column.name)} IS NULL"
                 f" THEN {text_sql(f'{column.name} is null')}"
@@ -344,7 +345,7 @@ class Exporter:
         key = "CAST(key AS STRING) AS _key" if source.key_format == "string" else "key AS _key"
         if source.key_registry is not None:
             constant = self.formats.key(source.name, source)
-            names = 'column="key", into="__decoded_key", cause="__key_cause"'
+            names = 'column="key", into="__decoded_key", cause="__key_cause", headers="headers"'
             body.append(f"rows = formats.decode(rows, {constant}, {names})")
             key = "__decoded_key AS _key"
             cause = f"coalesce({cause}, CASE WHEN key IS NOT NULL THEN concat('key: ', __key_cause) END)"

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from ottla.spark.avro import AvroDecoder, AvroEncoder
+from ottla.spark.header_ids import frame_by_headers, header_name
 from ottla.spark.json_schema import JsonDecoder, JsonEncoder
 from ottla.spark.protobuf import ProtobufDecoder, ProtobufEncoder, compile_schemas
 from ottla.spark.registry_schemas import PinnedSchema, RegistrySchemas, RegistrySettings
@@ -98,18 +99,37 @@ def registry_format(settings: RegistrySettings, schema: PinnedSchema, message: s
 
 
 def decode(
-    rows: DataFrame, format: Format, *, column: str = "value", into: str = DECODED, cause: str = CAUSE
+    rows: DataFrame,
+    format: Format,
+    *,
+    column: str = "value",
+    into: str = DECODED,
+    cause: str = CAUSE,
+    headers: str | None = None,
 ) -> DataFrame:
-    """Return the rows with two more columns: the decoded value, and the cause if the value cannot be decoded."""
+    """Return the rows with two more columns: the decoded value, and the cause if the value cannot be decoded.
+
+    `column` is `value` or `key`, and `headers` the column with the headers of the records. With schemas of a registry
+    the schema id may be there.
+    """
     if isinstance(format, Json):
         return _decode_json(rows, format, column, into, cause)
     work = _Decode(format)
-
-    def decode_values(values: pa.Array) -> pa.Array:
-        return work.run(values)
-
     result = StructType([StructField("value", work.type), StructField("cause", StringType())])
-    both = _vectorised(decode_values, result)(F.col(column))
+    if headers is None or not isinstance(format.schemas, RegistrySchemas):
+
+        def decode_values(values: pa.Array) -> pa.Array:
+            return work.run(values)
+
+        both = _vectorised(decode_values, result)(F.col(column))
+    else:
+
+        def decode_with_ids(values: pa.Array, ids: pa.Array) -> pa.Array:
+            return work.run(values, ids, column)
+
+        name = header_name(column)
+        found = F.filter(F.col(headers), lambda header: header["key"] == name)
+        both = _vectorised(decode_with_ids, result)(F.col(column), F.try_element_at(found, F.lit(-1))["value"])
     return _split(rows.withColumn(_CORRUPT, both), F.col(_CORRUPT)["value"], F.col(_CORRUPT)["cause"], into, cause)
 
 
@@ -186,11 +206,11 @@ def _encode(rows: DataFrame, work: _Encode, column: Column, names: Sequence[str]
 # -- Avro, Protobuf, JSON Schema ------------------------------------------------------------------------------------
 
 
-def _vectorised(work: Callable[[pa.Array], pa.Array], result: DataType) -> Callable[[Column], Column]:
+def _vectorised(work: Callable[..., pa.Array], result: DataType) -> Callable[..., Column]:
     # Spark's stubs ask for an argument of which Spark itself warns: the kind is found by the annotations.
     made = F.arrow_udf(work, result)  # type: ignore[call-overload]
     # Otherwise a filter on the cause is moved below, and every value is decoded once for it and once for its row.
-    once: Callable[[Column], Column] = made.asNondeterministic()
+    once: Callable[..., Column] = made.asNondeterministic()
     return once
 
 
@@ -223,6 +243,24 @@ def make_encoder(format: RegistryFormat) -> AvroEncoder | ProtobufEncoder | Json
     return JsonEncoder(schema, dict(format.schemas.reader.references), schema_id=format.schema_id)
 
 
+def decode_part(
+    decoder: AvroDecoder | ProtobufDecoder | JsonDecoder,
+    format: RegistryFormat,
+    values: pa.Array,
+    ids: pa.Array | None,
+    part: str,
+) -> tuple[pa.Array, list[str | None]]:
+    """Return decoded keys or values and the causes of rejected ones. `ids` are headers with their schema ids."""
+    if ids is None or ids.null_count == len(ids):
+        return decoder.decode(values)
+    assert isinstance(format.schemas, RegistrySchemas), "guids are looked up in a registry"
+    framed, rejected = frame_by_headers(values, ids, part, format.schemas.find_guid)
+    decoded, causes = decoder.decode(framed)
+    for row, cause in rejected.items():
+        causes[row] = cause
+    return decoded, causes
+
+
 class _Decode(_Work):
     @cached_property
     def decoder(self) -> AvroDecoder | ProtobufDecoder | JsonDecoder:
@@ -232,8 +270,8 @@ class _Decode(_Work):
     def type(self) -> Any:
         return spark_type_of(self.decoder.type)
 
-    def run(self, values: pa.Array) -> pa.Array:
-        decoded, causes = self.decoder.decode(values)
+    def run(self, values: pa.Array, ids: pa.Array | None = None, part: str = "") -> pa.Array:
+        decoded, causes = decode_part(self.decoder, self.format, values, ids, part)
         return pa.StructArray.from_arrays([decoded, pa.array(causes, pa.string())], names=["value", "cause"])
 
 

@@ -107,6 +107,11 @@ class RegistrySchemas:
             )
         return found.compiled
 
+    def find_guid(self, guid: str) -> int | None:
+        """Return the id of the schema with a guid; None if the registry has none. Raise as `find`."""
+        context = _context(self.reader.subject)
+        return _registry(self.settings).client.id_of_guid(guid, context[1:].partition(":")[0] or ".")
+
     def latest(self) -> str | bytes:
         return self.reader.compiled
 

@@ -19,10 +19,12 @@ from ottla.spark.formats import (
     CAUSE,
     DECODED,
     RegistryFormat,
+    decode_part,
     make_decoder,
     make_encoder,
     registry_format,
 )
+from ottla.spark.header_ids import find_header_ids
 from ottla.spark.options import OptionError
 from ottla.spark.reading import ColumnsRefused, Convert
 from ottla.spark.registry_schemas import LATEST, PinnedSchema, pin_schema, register_schema
@@ -33,6 +35,8 @@ from ottla.spark.wire_format import SchemaRefused, without_absent
 #: the columns that decoding a part adds: what it is, and why it cannot be decoded
 ADDED: Final[Mapping[Part, tuple[str, str]]] = {"value": (DECODED, CAUSE), "key": ("decoded_key", "_key_cause")}
 _VERSION: Final = "ottla.schema.version"
+#: serializers may put schema ids there
+_HEADERS: Final = "headers"
 
 
 def added_fields(schemas: Sequence[SchemaOptions]) -> list[StructField]:
@@ -73,7 +77,7 @@ class DecodedColumns:
         """The columns of the topic that are needed."""
         added = {name for part in self.formats for name in ADDED[part]}
         names = [name for name in self.schema.names if name not in added]
-        return [*names, *(part for part in self.formats if part not in names)]
+        return [*names, *(name for name in (*self.formats, _HEADERS) if name not in names)]
 
     def converter(self) -> Convert:
         """Return the function that adds the columns, with decoders of its own."""
@@ -83,7 +87,8 @@ class DecodedColumns:
             added: dict[str, pa.Array] = {}
             for part, decoder in decoders.items():
                 given = rows.column(part)
-                decoded, causes = decoder.decode(given)
+                ids = find_header_ids(rows.column(_HEADERS), part)
+                decoded, causes = decode_part(decoder, self.formats[part], given, ids, part)
                 if part == "key":
                     causes = without_absent(given, causes)
                 added |= zip(ADDED[part], (decoded, pa.array(causes, pa.string())), strict=True)

@@ -310,7 +310,7 @@ def test_export_decodes_and_encodes_keys(read: Read) -> None:
         'ORDERS_FORMAT_OF_KEYS = formats.registry_format(REGISTRY, pin_schema(REGISTRY, "orders-key", "latest"))'
         in module
     )
-    assert 'column="key", into="__decoded_key", cause="__key_cause")' in module
+    assert 'column="key", into="__decoded_key", cause="__key_cause", headers="headers")' in module
     assert "concat('key: ', __key_cause)" in module and '"__decoded_key AS _key"' in module
     assert 'F.struct("value"), into="__key")' in module and '"__key AS key"' in module
     notes = export(read(keyed_text())).notes

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from ottla.spark import schema_columns
-from ottla.spark.columns import RowsRefused
+from ottla.spark.columns import HEADERS_TYPE, RowsRefused
 from ottla.spark.formats import make_decoder, registry_format
 from ottla.spark.options import OptionError
 from ottla.spark.reading import ColumnsRefused
-from ottla.spark.registry_schemas import PinnedSchema, RegistrySettings
+from ottla.spark.registry_schemas import PinnedSchema, RegistrySchemas, RegistrySettings
 from ottla.spark.schema_columns import DecodedColumns, EncodedColumns, added_fields
 from ottla.spark.schema_options import SchemaOptions
 from ottla.spark.spark_internals import spark_type_of
@@ -61,13 +61,20 @@ def rows_of(schema: StructType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     return columns.converter()
 
 
+def with_headers(rows: pa.RecordBatch, *headers: list[dict[str, Any]] | None) -> pa.RecordBatch:
+    """Return rows with the headers of their records, by default none."""
+    return rows.append_column("headers", pa.array(headers or [None] * len(rows), HEADERS_TYPE))
+
+
 def test_rows_survive_encoding_and_decoding_in_the_types_of_spark(asked: list[str]) -> None:
     kind = make_decoder(registry_format(OPTIONS.registry, PINNED)).type
     given = pa.struct([field for field in kind if field.name != "more"])
     values = pa.RecordBatch.from_arrays([pa.array([ROW, None], given), pa.array([b"k", b"l"])], names=["value", "key"])
     [encoded] = EncodedColumns({"value": registry_format(OPTIONS.registry, PINNED)}).encode(iter([values]))
     assert encoded.schema.names == ["value", "key"] and encoded.column(0)[1].as_py() is None
-    rows = rows_of(StructType([StructField("value", spark_type_of(pa.binary())), *added_fields([OPTIONS])]))(encoded)
+    rows = rows_of(StructType([StructField("value", spark_type_of(pa.binary())), *added_fields([OPTIONS])]))(
+        with_headers(encoded)
+    )
     [row, deleted] = rows.to_pylist(maps_as_pydicts="strict")
     assert row["decoded"] == {**ROW, "more": "none"} and row["_cause"] is None
     assert (deleted["decoded"], deleted["_cause"]) == (None, "null value")
@@ -78,7 +85,7 @@ def test_version_of_the_dataframe_is_read_by_all_processes(asked: list[str]) -> 
     schema = StructType(added_fields([OPTIONS]))
     assert schema["decoded"].metadata == {"ottla.schema.version": 3}
     columns = DecodedColumns.of([OPTIONS], schema)
-    assert columns is not None and columns.read_columns == ["value"]
+    assert columns is not None and columns.read_columns == ["value", "headers"]
     assert asked == ["latest", "3"]
     assert DecodedColumns.of([OPTIONS], StructType([StructField("key", StringType())])) is None
 
@@ -139,8 +146,8 @@ def test_keys_of_all_languages_are_structs_or_primitives(
     assert written.column(0)[0].as_py()[:5] == b"\0\0\0\0\5"
     given = pa.array([*written.column(0).to_pylist(), b"no frame"])
     reader = DecodedColumns.of([options], StructType(fields))
-    assert reader is not None and reader.read_columns == ["key"]
-    rows = reader.converter()(pa.RecordBatch.from_arrays([given], names=["key"])).to_pylist()
+    assert reader is not None and reader.read_columns == ["key", "headers"]
+    rows = reader.converter()(with_headers(pa.RecordBatch.from_arrays([given], names=["key"]))).to_pylist()
     # A record without a key is no error: there is nothing to decode.
     assert [(row["decoded_key"], row["_key_cause"]) for row in rows] == [
         (key, None), (None, None), (None, "bad magic: the first byte is 110, not 0"),
@@ -154,7 +161,7 @@ def test_keys_and_values_have_schemas_and_versions_of_their_own(monkeypatch: pyt
     assert [field.name for field in fields] == ["decoded", "_cause", "decoded_key", "_key_cause"]
     assert [fields[at].metadata for at in (0, 2)] == [{"ottla.schema.version": 3}, {"ottla.schema.version": 9}]
     reader = DecodedColumns.of([OPTIONS, KEY_OPTIONS], StructType([fields[2]]))
-    assert reader is not None and list(reader.formats) == ["key"] and reader.read_columns == ["key"]
+    assert reader is not None and list(reader.formats) == ["key"] and reader.read_columns == ["key", "headers"]
 
 
 def test_keys_that_do_not_fit_the_schema_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,3 +202,20 @@ def test_schema_of_keys_is_derived_from_their_column(
     options = replace(KEY_OPTIONS, use_latest=False, schema_type=schema_type)
     EncodedColumns.of([options], StructType([StructField("key", spark_type_of(kind))]))
     assert asked == [("t-key", expected)]
+
+
+def test_schema_id_in_a_header_counts_more_than_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = PinnedSchema("t-key", 5, "AVRO", '"long"', 1)
+    monkeypatch.setattr(schema_columns, "pin_schema", lambda *_: pinned)
+    monkeypatch.setattr(RegistrySchemas, "find_guid", lambda _, guid: 5 if guid.endswith("1") else None)
+    reader = DecodedColumns.of([KEY_OPTIONS], StructType(added_fields([KEY_OPTIONS])))
+    assert reader is not None
+    headers = [[{"key": "__key_schema_id", "value": b"\1" + bytes(15) + bytes([last])}] for last in (1, 2)]
+    # Without its header, the first key would have an unknown id, and the last one is framed.
+    keys = pa.RecordBatch.from_arrays([pa.array([b"\0", b"\2", b"\0\0\0\0\5\4"])], names=["key"])
+    rows = reader.converter()(with_headers(keys, *headers, None)).to_pylist()
+    assert rows == [
+        {"decoded_key": 0, "_key_cause": None},
+        {"decoded_key": None, "_key_cause": "unknown schema id: 00000000-0000-0000-0000-000000000002"},
+        {"decoded_key": 2, "_key_cause": None},
+    ]
