@@ -230,6 +230,24 @@ def test_validation_changes_nothing(client: RawClient, topic: Any, version: int)
 
 
 @every_increment
+def test_unknown_setting_of_a_broker_is_stored_and_its_value_is_hidden(
+    client: RawClient, here: str, version: int
+) -> None:
+    name = "x.ssl.protocol"
+    for resource, source in ((here, 2), ("", 3)):
+        assert increment(client, version, ((BROKER, resource), [(name, SET, "v")])) == [0]
+        for described in (here, resource):
+            (found,) = describe(client, 4, (BROKER, described), keys=[name])
+            (entry,) = found.configs
+            assert (entry.value, entry.config_source, entry.config_type) == (None, source, 0)
+            assert (entry.read_only, entry.is_sensitive) == (True, True)
+        assert increment(client, version, ((BROKER, resource), [(name, APPEND, "w")])) == [40]
+        assert increment(client, version, ((BROKER, resource), [(name, DELETE, None)])) == [0]
+    (found,) = describe(client, 4, (BROKER, here), keys=[name])
+    assert not found.configs
+
+
+@every_increment
 def test_setting_of_kerberos_is_accepted_without_kerberos(client: RawClient, here: str, version: int) -> None:
     name = "sasl.kerberos.min.time.before.relogin"
     assert increment(client, version, ((BROKER, here), [(name, SET, "58000")])) == [0]

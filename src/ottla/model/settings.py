@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ottla.model.errors import InvalidRequest
+from ottla.model.errors import InvalidConfig, InvalidRequest
 from ottla.model.setting_types import LIST, PROBLEMS_MAX, STRING, InvalidSettings, Setting, format_value, unknown_name
 from ottla.model.settings_broker import BROKER_SETTINGS, BrokerSettings
 from ottla.model.settings_foreign import dynamic_refusal_of, is_secret
@@ -42,6 +42,7 @@ __all__ = [
     "describe_topic",
     "min_insync_replicas",
     "parse_properties",
+    "unknown_settings",
     "validate_topic_overrides",
 ]
 
@@ -95,6 +96,9 @@ def _unescape(text: str, line: int) -> str:
 
 
 # DescribeConfigs
+
+#: the number of Kafka's ConfigType UNKNOWN
+_UNKNOWN_TYPE = 0
 
 
 class ConfigSource(IntEnum):
@@ -169,7 +173,28 @@ def describe_broker(settings: BrokerSettings) -> list[ConfigEntry]:
         if (known := listener_row(name)) is not None:
             synonyms = _broker_synonyms([name, known.name], settings)
             entries.append(replace(_entry(known, text.strip(), synonyms), name=name))
-    return entries + [_ignored_entry(name, text.strip()) for name, text in settings.ignored.items()]
+    entries += [_ignored_entry(name, text.strip()) for name, text in settings.ignored.items()]
+    unknown = unknown_settings({**settings.dynamic_defaults, **settings.dynamic_own})
+    return entries + [_unknown_entry(name, _broker_synonyms([name], settings)) for name in unknown]
+
+
+def unknown_settings(names: Iterable[str]) -> list[str]:
+    """Return those of the names of dynamic broker settings that have no row, and so no effect."""
+    return [name for name in names if name not in BROKER_SETTINGS and not is_listener_setting(name)]
+
+
+def _unknown_entry(name: str, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
+    """Return an entry as Kafka shows a setting that it does not know: without its value, which may be a secret."""
+    return ConfigEntry(
+        name=name,
+        value=None,
+        type_id=_UNKNOWN_TYPE,
+        source_id=synonyms[0].source_id,
+        read_only=True,
+        sensitive=True,
+        synonyms=tuple(synonym._replace(value=None) for synonym in synonyms),
+        documentation="",
+    )
 
 
 def _ignored_entry(name: str, text: str) -> ConfigEntry:
@@ -192,9 +217,11 @@ def describe_broker_defaults(settings: BrokerSettings) -> list[ConfigEntry]:
     entries = []
     for name, text in settings.dynamic_defaults.items():
         synonym = ConfigSynonym(name, text.strip(), ConfigSource.DYNAMIC_DEFAULT_BROKER)
-        row = BROKER_SETTINGS.get(name) or listener_row(name)
-        assert row is not None, f"{name} was checked when it was stored"
-        entries.append(replace(_entry(row, synonym.value, (synonym,)), name=name))
+        row = listener_row(name) if is_listener_setting(name) else BROKER_SETTINGS.get(name)
+        if row is None:
+            entries.append(_unknown_entry(name, (synonym,)))
+        else:
+            entries.append(replace(_entry(row, synonym.value, (synonym,)), name=name))
     return entries
 
 
@@ -292,7 +319,13 @@ def _apply(
     if row is None and table is BROKER_SETTINGS and (refusal := dynamic_refusal_of(name)):
         raise InvalidRequest(refusal)
     if row is None:
-        raise ValueError(unknown_name(name, table))
+        if table is not BROKER_SETTINGS:
+            raise ValueError(unknown_name(name, table))
+        if operation != AlterOp.SET:
+            raise InvalidConfig(unknown_name(name, table))
+        # Kafka stores it, because plug-ins of the broker may read it; kafkajs's test suite sets such a name.
+        changed[name] = text
+        return
     if not row.dynamic:
         raise InvalidRequest(f"{name} cannot change while the broker runs; set it at start instead")
     if operation != AlterOp.SET:

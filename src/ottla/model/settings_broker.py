@@ -27,7 +27,7 @@ from ottla.model.setting_types import (
     unknown_name,
 )
 from ottla.model.settings_coordinator import CoordinatorSettings
-from ottla.model.settings_foreign import is_ignored, refusal_of
+from ottla.model.settings_foreign import dynamic_refusal_of, is_ignored, refusal_of
 from ottla.model.settings_log import LogSettings
 from ottla.model.settings_registry import RegistrySettings
 from ottla.model.settings_security import (
@@ -438,7 +438,7 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
         return settings
 
     def with_dynamic(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> Self:
-        """Return the settings with other dynamic values; `own` wins over `defaults`."""
+        """Return the settings with other dynamic values; `own` wins over `defaults`. Unknown names have no effect."""
         problems = [problem for name in {**defaults, **own} if (problem := _not_dynamic(name))]
         if problems:
             raise InvalidSettings(problems)
@@ -553,7 +553,7 @@ _ORDERED = (
 def _not_dynamic(name: str) -> str | None:
     row = listener_row(name) if is_listener_setting(name) else BROKER_SETTINGS.get(name)
     if row is None:
-        return unknown_name(name, BROKER_SETTINGS)
+        return dynamic_refusal_of(name)
     if not row.dynamic:
         return f"{name} cannot change while the broker runs; set it in server.properties and restart"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -44,6 +45,7 @@ from ottla.model.settings import (
     describe_broker_defaults,
     describe_group,
     describe_topic,
+    unknown_settings,
 )
 from ottla.model.settings_security import is_listener_setting, listener_of
 from ottla.security.acls import ResourceType
@@ -67,6 +69,8 @@ from ottla.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+
+log = logging.getLogger(__name__)
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 #: groups that may have settings of their own, so that clients cannot fill the store
@@ -250,6 +254,8 @@ def _alter_broker(
         is_set = operation != AlterOp.DELETE and is_listener_setting(changed_name)
         if is_set and (listener := listener_of(changed_name)) not in listeners:
             raise InvalidRequest(f"{changed_name}: there is no listener {listener} in listeners")
+    if unknown := unknown_settings(set(changed) - set(known)):
+        log.warning("unknown settings are stored without effect count=%d first=%.100r", len(unknown), min(unknown))
     defaults, own = view.dynamic_config(services.broker_id)
     services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
     other = broker_config_path(BROKER_DEFAULT if name else str(services.broker_id))
