@@ -29,16 +29,18 @@ class Origins:
         self._allowed = settings.access_control_allow_origin
         self._methods = ", ".join(settings.access_control_allow_methods) or _DEFAULT_METHODS
         self._headers = ", ".join(settings.access_control_allow_headers) or _DEFAULT_HEADERS
+        self._exposed = ", ".join(settings.access_control_expose_headers)
 
     def headers_for(self, method: str, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers that the answer needs. Raise HttpError 403 if the page may not send this request."""
         origin = headers.get("origin", "")
         if not origin:
             return {}
+        exposed = {} if method == "OPTIONS" or not self._exposed else {"access-control-expose-headers": self._exposed}
         if "*" in self._allowed:
-            return {"access-control-allow-origin": "*"}
+            return {"access-control-allow-origin": "*", **exposed}
         if origin in self._allowed:
-            return {"access-control-allow-origin": origin, "vary": "Origin"}
+            return {"access-control-allow-origin": origin, "vary": "Origin", **exposed}
         if method not in _SAFE_METHODS and not _is_same_host(origin, headers.get("host", "")):
             raise HttpError(403, 40301, "requests of web pages of this origin are not allowed")
         return {}

@@ -118,6 +118,13 @@ class WebSettings(SettingsSnapshot):
         "access.control.allow.headers", LIST, (), ANY,
         "Headers that these pages may send; empty: Accept, Authorization, Content-Type.",
     )  # fmt: skip
+    access_control_expose_headers = Setting(
+        "access.control.expose.headers",
+        LIST,
+        (),
+        ANY,
+        "Headers of answers that these pages may read, such as Location.",
+    )
     rate_limit_requests_per_sec = Setting(
         "rate.limit.requests.per.sec", INT, 0, at_least(0),
         "Requests per second of one user, or of one address without authentication; more: error 42901. 0: no limit.",

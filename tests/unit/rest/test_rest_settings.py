@@ -28,3 +28,8 @@ def test_settings_and_properties_of_clients_are_separated() -> None:
 def test_invalid_settings_are_rejected(texts: dict[str, str]) -> None:
     with pytest.raises(InvalidSettings):
         RestSettings.parse(texts)
+
+
+def test_settings_of_confluents_server_without_effect_are_ignored() -> None:
+    names = ("idle.timeout.ms", "metrics.jmx.prefix", "shutdown.graceful.ms", "thread.pool.max")
+    assert RestSettings.parse(dict.fromkeys(names, "1")).ignored == names

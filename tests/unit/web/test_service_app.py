@@ -157,6 +157,18 @@ def test_pages_of_allowed_origins_can_use_the_service(allowed: str, header: str)
     run(make_app({"access.control.allow.origin": allowed}), check)
 
 
+def test_pages_may_read_the_headers_that_are_exposed() -> None:
+    async def check(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/hello/a", headers=PAGE)
+        assert answer.headers["access-control-expose-headers"] == "Location, Retry-After"
+        preflight = await client.options("/hello/a", headers=PREFLIGHT)
+        assert "access-control-expose-headers" not in preflight.headers
+        assert "access-control-expose-headers" not in (await client.get("/hello/a")).headers
+
+    settings = {"access.control.allow.origin": "*", "access.control.expose.headers": "Location,Retry-After"}
+    run(make_app(settings), check)
+
+
 def test_bodies_of_all_requests_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "BUFFERED_BYTES_MAX", 1000)
     app = make_app()
