@@ -49,6 +49,19 @@ def context_of(topic: str, part: str = "value", headers: list[Any] | None = None
     return SerializationContext(topic, part, headers)
 
 
+def message_class(package: str, *fields: str) -> Any:
+    """Return the class of a message `Order` with int32 fields of these names."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    message = file.message_type.add(name="Order")
+    for number, name in enumerate(fields, 1):
+        message.field.add(name=name, number=number, type=5, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Order"))
+
+
 def confluent_serde(form: str, text: str, client: Any, topic: str) -> tuple[Any, Any]:
     """Return functions that serialize and deserialize values with confluent-kafka."""
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer

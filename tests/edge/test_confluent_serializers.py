@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_samples import FIRST, SECOND, context_of
+from confluent_samples import FIRST, SECOND, context_of, message_class
 from edge_broker import edge_broker
 from registry_process import RegistryProcess
 
@@ -25,7 +25,6 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _NUMBERS = itertools.count()
 
@@ -37,8 +36,9 @@ def registry() -> Iterator[RegistryProcess]:
 
 
 @pytest.fixture
-def client(registry: RegistryProcess) -> SchemaRegistryClient:
-    return SchemaRegistryClient({"url": registry.url})
+def client(registry: RegistryProcess) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        yield client
 
 
 @pytest.fixture
@@ -121,17 +121,6 @@ def test_json_schema(client: SchemaRegistryClient, topic: str) -> None:
     data = JSONSerializer(schema, client)({"id": 1}, context_of(topic))
     assert JSONDeserializer(None, schema_registry_client=client)(data, context_of(topic)) == {"id": 1}
     assert client.get_latest_version(f"{topic}-value").schema.schema_type == "JSON"
-
-
-def message_class(package: str, *fields: str) -> Any:
-    """Return the class of a message `Order` with int32 fields of these names."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    message = file.message_type.add(name="Order")
-    for number, name in enumerate(fields, 1):
-        message.field.add(name=name, number=number, type=5, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Order"))
 
 
 def test_protobuf(client: SchemaRegistryClient, topic: str) -> None:

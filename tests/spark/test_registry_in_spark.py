@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from confluent_samples import FIRST, SECOND, context_of
+from confluent_samples import FIRST, SECOND, context_of, message_class
 from random_topic import consume
 from registry_process import RegistryProcess
 from shop_pipeline import produce, produce_records, rows
@@ -21,6 +22,9 @@ from ottla.pipeline.run import Restarts, Supervisor
 from ottla.pipeline.start_plan import plan_start
 from ottla.pipeline.testing import run_flow
 from ottla.schemas.data.framing import frame
+from ottla.spark.columns import HEADERS_TYPE
+from ottla.spark.formats import decode_part, make_decoder, registry_format
+from ottla.spark.header_ids import find_header_ids
 from ottla.spark.registry_schemas import (
     PinnedSchema,
     RegistrySchemas,
@@ -37,7 +41,8 @@ pytest.importorskip("authlib", reason="confluent-kafka[schemaregistry] is not in
 
 from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 
 pytestmark = pytest.mark.spark
 
@@ -103,6 +108,29 @@ def changes(broker: BrokerProcess, client: SchemaRegistryClient, topics: Callabl
     assert [name for name, _ in headers] == ["__key_schema_id", "__value_schema_id"]
     produce_records(broker.bootstrap, topic, (third, value), headers=headers)
     return topic
+
+
+@pytest.mark.parametrize("conf", [{}, {"schema.id.serializer": header_schema_id_serializer}], ids=["framed", "headers"])
+@pytest.mark.parametrize("form", ["avro", "json", "protobuf"])
+def test_keys_of_all_serializers_are_decoded(
+    registry: RegistryProcess, client: SchemaRegistryClient, form: str, conf: dict[str, Any]
+) -> None:
+    headers: list[tuple[str, bytes]] = []
+    topic = f"keys-{form}{len(conf)}"
+    context, message = context_of(topic, "key", headers), message_class("keys", "id")
+    make = {
+        "avro": lambda: AvroSerializer(client, '"long"', conf=conf)(7, context),
+        "json": lambda: JSONSerializer('{"title": "Key", "type": "integer"}', client, conf=conf)(7, context),
+        "protobuf": lambda: ProtobufSerializer(message, client, {"use.deprecated.format": False, **conf})(
+            message(id=7), context
+        ),
+    }
+    key, settings = make[form](), RegistrySettings(registry.url)
+    format = registry_format(settings, pin_schema(settings, f"{topic}-key"))
+    ids = find_header_ids(pa.array([[{"key": name, "value": value} for name, value in headers]], HEADERS_TYPE), "key")
+    assert (ids is not None) == bool(conf)
+    decoded, causes = decode_part(make_decoder(format), format, pa.array([key]), ids, "key")
+    assert (decoded.to_pylist(), causes) == ([{"id": 7}] if form == "protobuf" else [7], [None])
 
 
 def values_of(broker: BrokerProcess, topic: str) -> list[bytes]:

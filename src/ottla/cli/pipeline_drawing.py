@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.declaration import Declaration, Flow, Sink, Source, SqlStep, TableSink
+from ottla.pipeline.declaration import Declaration, Flow, RegistrySchema, Sink, Source, SqlStep, TableSink
 from ottla.pipeline.graph import Graph
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ def draw(picture: Mapping[str, Any]) -> None:
     Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_ELSEWHERE).print(tree)
 
 
+def _subject(schema: RegistrySchema | None) -> str | None:
+    return schema.subject if schema is not None else None
+
+
 def _describe_source(source: Source) -> dict[str, Any]:
     starting = source.starting_offsets
     return {
@@ -72,6 +76,9 @@ def _describe_source(source: Source) -> dict[str, Any]:
         "format": source.format,
         "columns": {column.name: column.type for column in source.columns},
         "schema_file": source.schema_file,
+        "subject": _subject(source.registry),
+        "key_format": source.key_format,
+        "key_subject": _subject(source.key_registry),
         "starting_offsets": starting.isoformat() if isinstance(starting, datetime) else starting,
         "watermark": str(source.watermark) if source.watermark is not None else None,
     }
@@ -120,7 +127,10 @@ def _describe_sink(flow: Flow, sink: Sink) -> dict[str, Any]:
     return {
         "topic": sink.topic,
         "format": sink.format,
+        "subject": _subject(sink.registry),
         "key": sink.key,
+        "key_format": sink.key_format,
+        "key_subject": _subject(sink.key_registry),
         "value": list(sink.value),
         "delivery": sink.delivery,
         "tombstone_when": None if sink.tombstone_when is None else sink.tombstone_when.text,
@@ -133,8 +143,10 @@ def _source_line(source: Mapping[str, Any]) -> Text:
     from rich.text import Text
 
     watermark = f", watermark {source['watermark']}" if source["watermark"] else ""
-    fields = ", ".join(source["columns"]) or source["schema_file"] or ""
-    rest = f" <- topic {source['topic']} ({source['format']}: {fields}){watermark}"
+    subject = f"subject {source['subject']}" if source["subject"] else ""
+    fields = ", ".join(source["columns"]) or source["schema_file"] or subject
+    key = f"; key {source['key_format']}: subject {source['key_subject']}" if source["key_subject"] else ""
+    rest = f" <- topic {source['topic']} ({source['format']}: {fields}{key}){watermark}"
     return Text.assemble((source["name"], "bold"), rest)
 
 
@@ -161,7 +173,9 @@ def _flow_lines(flow: Mapping[str, Any]) -> Iterator[str]:
 
 def _sink_line(sink: Mapping[str, Any]) -> str:
     if "topic" in sink:
-        key = f", key {sink['key']}" if sink["key"] else ""
+        columns = sink["key"] if isinstance(sink["key"], str) else ", ".join(sink["key"] or ())
+        key = f", key {columns}" if columns else ""
+        key += f" as {sink['key_format']}" if sink["key_format"] else ""
         tombstones = f", no value where {sink['tombstone_when']}" if sink["tombstone_when"] else ""
         made = [f"{sink['partitions']} partitions"] if sink["partitions"] else []
         made += [f"{name}={value}" for name, value in sorted(sink["config"].items())]

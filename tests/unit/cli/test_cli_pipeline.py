@@ -163,6 +163,22 @@ def test_explain_says_how_a_topic_is_made_and_what_becomes_a_tombstone(ottla: An
     assert "no value where revenue = 0, exactly-once; made with 2 partitions, cleanup.policy=compact)" in drawn
 
 
+def test_explain_shows_subjects_and_keys_with_a_schema(ottla: Any, shop: Path) -> None:
+    shop.write_text(
+        "name: x\nstorage: lake\nsources:\n"
+        "  a: {topic: t, format: avro, schema: {registry: t-value}, key_format: json, key_schema: {registry: t-key}}\n"
+        "flows:\n"
+        "  b: {zone: staging, from: a, to: {topic: u, key: [c, d], key_format: avro, key_schema: {registry: s}}}\n"
+    )
+    drawn = ottla("pipeline", "explain", shop.name).output
+    assert "a <- topic t (avro: subject t-value; key json: subject t-key)" in drawn
+    assert "-> topic u (json, key c, d as avro, exactly-once)" in drawn
+    [flow] = json.loads(ottla("pipeline", "explain", shop.name, "-o", "json").stdout)["flows"]
+    assert [(sink["key"], sink["key_format"], sink["key_subject"]) for sink in flow["to"]] == [
+        (["c", "d"], "avro", "s")
+    ]
+
+
 def test_explain_gives_programs_the_whole_graph(ottla: Any, shop: Path) -> None:
     picture = json.loads(ottla("pipeline", "explain", shop.name, "-o", "json").stdout)
     flows = {flow["name"]: flow for flow in picture["flows"]}
