@@ -134,9 +134,25 @@ def test_synonyms_are_told_when_asked_for_in_order_of_precedence(client: RawClie
     (config,) = found.configs
     assert (config.value, config.config_source) == ("5000", 1)
     synonyms = [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
-    assert synonyms == [("retention.ms", "5000", 1), ("log.retention.hours", "168", 5)]
+    assert synonyms == [("retention.ms", "5000", 1)]
     (found,) = describe(client, version, (TOPIC, topic.name), keys=["retention.ms"])
     assert found.configs[0].synonyms == ()
+
+
+@every_describe
+def test_default_in_another_unit_is_no_synonym(client: RawClient, topic: Any, version: int) -> None:
+    names = ["segment.ms", "retention.ms", "retention.bytes", "flush.ms", "segment.jitter.ms"]
+    (found,) = describe(client, version, (TOPIC, topic.name), keys=names, include_synonyms=True)
+    assert [(config.name, len(config.synonyms)) for config in found.configs] == [
+        ("segment.ms", 0), ("retention.ms", 0), ("retention.bytes", 1), ("flush.ms", 0), ("segment.jitter.ms", 0)
+    ]  # fmt: skip
+
+
+@every_describe
+def test_named_settings_are_in_the_order_of_the_request(client: RawClient, topic: Any, version: int) -> None:
+    for names in (["compression.type", "retention.ms"], ["retention.ms", "compression.type"]):
+        (found,) = describe(client, version, (TOPIC, topic.name), keys=[*names, names[0]])
+        assert [config.name for config in found.configs] == names
 
 
 @pytest.mark.parametrize("version", [3, 4])

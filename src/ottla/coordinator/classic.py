@@ -58,6 +58,7 @@ from ottla.coordinator.classic_member import (
     reject_parked_join,
     replacement,
     subscribed_topics,
+    sync_wait_ms,
 )
 from ottla.coordinator.journal import Cause, CauseKind
 from ottla.coordinator.outcome import NEVER, Client, CoordinatorContext, Moment, Outcome, Ticket
@@ -397,7 +398,7 @@ class ClassicGroup:
             out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
             return
         self._enter(COMPLETING, now)
-        self._sync_deadline = self._due_in(self._rebalance_timeout_ms(), now)
+        self._sync_deadline = self._due_in(sync_wait_ms(self._rebalance_timeout_ms()), now)
         for member in self.members.values():
             self._unsynced.add(member.member_id)
             version = member.parked_join.version if member.parked_join is not None else 0
@@ -633,9 +634,8 @@ class ClassicGroup:
         self._sync_deadline = NEVER
         if not self._unsynced:
             return
-        timeout_ms = self._rebalance_timeout_ms()
+        text = f"no SyncGroup within {sync_wait_ms(self._rebalance_timeout_ms())} ms of generation {self.generation}"
         for member in [each for each in self.members.values() if each.member_id in self._unsynced]:
-            text = f"no SyncGroup within {timeout_ms} ms of generation {self.generation}"
             self._journal.note_member(CauseKind.NEVER_SYNCED, member, text, now)
             self._remove(member, out)
         self._prepare_rebalance(now, out)

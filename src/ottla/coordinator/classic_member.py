@@ -20,6 +20,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 CONSUMER = "consumer"
 #: the first version of JoinGroup in which a missing protocol name is null
 NULL_PROTOCOL_FROM = 7
+_SYNC_WAIT_MS_MIN = 1000
 
 
 class Parked(NamedTuple):
@@ -181,6 +182,15 @@ def protocols_of(request: JoinGroupRequest) -> Protocols:
 def rebalance_timeout_ms(requested_ms: int, session_timeout_ms: int) -> int:
     """Return the requested timeout, or the session timeout for JoinGroup version 0, which has no rebalance timeout."""
     return requested_ms if requested_ms >= 0 else session_timeout_ms
+
+
+def sync_wait_ms(timeout_ms: int) -> int:
+    """Return the time that members have for SyncGroup: the rebalance timeout, or a second if that is longer.
+
+    kafkajs's test suite joins with a rebalance timeout of 0 and then sends SyncGroup. Kafka removes such a member at
+    once, or not, by chance.
+    """
+    return max(timeout_ms, _SYNC_WAIT_MS_MIN)
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:

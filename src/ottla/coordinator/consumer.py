@@ -46,7 +46,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ottla.coordinator.classic_member import join_error
+from ottla.coordinator.classic_member import join_error, sync_wait_ms
 from ottla.coordinator.consumer_causes import cause_of
 from ottla.coordinator.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
 from ottla.coordinator.consumer_stored import Draft
@@ -332,7 +332,7 @@ class ConsumerGroup(GroupSteps):
         current = self._reconcile(member_id, self._by_id(subscription.owned_partitions), changed, draft, now)
         self._deadlines[Wait.JOIN].pop(member_id, None)
         self._wait(Wait.SESSION, member_id, request.session_timeout, now)
-        self._wait(Wait.SYNC, member_id, rebalance_timeout_ms, now)
+        self._wait(Wait.SYNC, member_id, sync_wait_ms(rebalance_timeout_ms), now)
         return JoinGroupResponse(
             member_id=member_id,
             generation_id=current.member_epoch,

@@ -140,7 +140,12 @@ def describe_topic(
     entries = []
     for row in TOPIC_SETTINGS.values():
         value = format_value(settings.value_of(row.name))
-        synonyms = _broker_synonyms([synonym.name for synonym in row.synonyms], broker)
+        names = [synonym.name for synonym in row.synonyms]
+        synonyms = _broker_synonyms(names, broker)
+        if all(synonym.source_id == ConfigSource.DEFAULT for synonym in synonyms):
+            # As in Kafka: a default in another unit, such as that of log.retention.hours, is not shown.
+            found = [synonym.name for synonym in synonyms]
+            synonyms = synonyms[found.index(names[0]) :] if names and names[0] in found else ()
         if row.name in overrides:
             synonyms = (ConfigSynonym(row.name, value, ConfigSource.TOPIC), *synonyms)
         entries.append(_entry(row, value, synonyms))

@@ -964,6 +964,14 @@ def test_member_that_never_synced_is_a_cause(fixture: ClassicFixture) -> None:
     assert (cause.kind, cause.member_id) == (CauseKind.NEVER_SYNCED, "c-2")
 
 
+def test_member_with_a_rebalance_timeout_of_zero_has_time_to_sync(fixture: ClassicFixture) -> None:
+    fixture.join(rebalance_ms=0)
+    fixture.pass_time(DELAY_S)
+    fixture.take(fixture.group.expire(fixture.moment))
+    fixture.sync("c-1")
+    assert fixture.group.state == "Stable"
+
+
 def test_new_subscription_is_a_cause_that_names_the_topics(fixture: ClassicFixture) -> None:
     leader, follower = fixture.stable()
     fixture.join(follower, protocols={"range": subscription("u")})

@@ -92,11 +92,13 @@ def describe_configs(
         )
         try:
             _check_access(context, resource.resource_type, resource.resource_name)
-            keys = set(resource.configuration_keys or ())
+            entries = {entry.name: entry for entry in _entries(services, resource)}
+            # Named settings are answered in the order of the request, which kafkajs's test suite expects.
+            keys = dict.fromkeys(resource.configuration_keys or entries)
             result.configs = [
-                _entry(entry, request.include_synonyms, request.include_documentation)
-                for entry in _entries(services, resource)
-                if not keys or entry.name in keys
+                _entry(entries[key], request.include_synonyms, request.include_documentation)
+                for key in keys
+                if key in entries
             ]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
