@@ -19,11 +19,13 @@ import pytest
 import sdp_runs
 from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable
+from registry_process import RegistryProcess
 
 from ottla.client.cluster import Cluster
 from ottla.pipeline.load import load, parse
 from ottla.pipeline.sdp_export import export
 from ottla.pipeline.sdp_project import command, write_project
+from ottla.schemas.data.framing import frame
 from ottla.testing import BrokerProcess
 
 pytestmark = [
@@ -61,6 +63,23 @@ flows:
       SELECT window.start AS hour, who, sum(amount) AS total, lineage_range() AS _lineage
       FROM trusted GROUP BY window(at, '1 hour'), who
     to: [{{topic: sales.per-hour, key: who}}]
+"""
+_KEYED = """
+name: keyed
+brokers: {brokers}
+storage: lake
+properties: {{schema.registry.url: "{registry}"}}
+spark: {{spark.sql.shuffle.partitions: "1"}}
+sources:
+  sales: {{topic: keyed, format: json, schema: n BIGINT, key_format: avro, key_schema: {{registry: keyed-key}}}}
+flows:
+  staged:
+    zone: staging
+    from: sales
+    to:
+      - {{table: staged}}
+      - {{topic: keyed.same, key: _key, key_format: avro, key_schema: {{registry: keyed-key, version: latest}}}}
+      - {{topic: keyed.made, key: [n], key_format: json, key_schema: {{registry: made-key, version: latest}}}}
 """
 _FROM_LAKE = """
 import os
@@ -122,6 +141,27 @@ def test_spark_accepts_all_queries_of_the_exported_shop(tmp_path: Path) -> None:
     write_project(declaration, export(declaration), str(tmp_path / "sdp"))
     # Spark reads no topic for this, so that no broker is needed.
     sdp_runs.run(tmp_path / "sdp", "127.0.0.1:1", ["dry-run"])
+
+
+def test_exported_pipeline_decodes_and_encodes_keys(broker: BrokerProcess, tmp_path: Path) -> None:
+    create(broker, "keyed", "keyed.same", "keyed.made")
+    with RegistryProcess(broker.bootstrap) as registry:
+        key = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+        made = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        schema_id = registry.register("keyed-key", json.dumps(key))
+        made_id = registry.register("made-key", json.dumps(made), schemaType="JSON")
+        text = _KEYED.format(brokers=broker.bootstrap, registry=registry.url)
+        declaration = parse(text.encode(), str(tmp_path / "keyed.yaml"), lambda name: b"")
+        write_project(declaration, export(declaration), str(tmp_path / "sdp"))
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for data, value in ((frame(schema_id, b"\x0e"), b'{"n": 1}'), (None, b'{"n": 2}'), (b"no frame", b'{"n": 3}')):
+            producer.produce("keyed", value, data)
+        assert producer.flush(60) == 0
+        sdp_runs.run(tmp_path / "sdp", broker.bootstrap, command(declaration)[1:])
+    same = {json.loads(record.value())["n"]: record.key() for record in records(broker, "keyed.same")}
+    assert same == {1: frame(schema_id, b"\x0e"), 2: None}
+    written = {record.key() for record in records(broker, "keyed.made")}
+    assert written == {frame(made_id, b'{"n":1}'), frame(made_id, b'{"n":2}')}
 
 
 def test_exported_pipeline_writes_the_rows_of_the_pipeline(broker: BrokerProcess, tmp_path: Path) -> None:
