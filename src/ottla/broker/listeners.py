@@ -15,6 +15,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ottla.broker.authentication import Authentication, LoginRules
 from ottla.broker.dispatch import Dispatcher
@@ -30,14 +31,15 @@ from ottla.security.certificates import Certificates, subject_of
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 from ottla.security.jaas import LOGIN_MODULES, Login, parse_jaas
 from ottla.security.kerberos import GssapiExchange
-from ottla.security.oauth import OauthExchange, OauthRules
 from ottla.security.principals import KerberosPrincipalMapper, SslPrincipalMapper, user
 from ottla.security.salts import SaltShape, choose
 from ottla.security.sasl import OWN_WORK, Exchange, Mechanisms, PlainExchange, ScramExchange, Work
 from ottla.security.scram import FindCredential, Mechanism, ScramServer
-from ottla.security.token_keys import TokenKeys
 from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
 from ottla.security.web_documents import web_context
+
+if TYPE_CHECKING:
+    from ottla.security.token_keys import TokenKeys
 
 log = logging.getLogger(__name__)
 log.addFilter(LogLimit())
@@ -206,6 +208,10 @@ class ListenerSecurity:
         return ScramExchange(server, logins)
 
     def _oauth(self) -> Callable[[], Exchange]:
+        # Only here: the import takes a sixth of the start of a broker.
+        from ottla.security.oauth import OauthExchange, OauthRules
+        from ottla.security.token_keys import TokenKeys
+
         own = self._settings.listener_overrides.of(self.name, self._settings, "OAUTHBEARER")
         login = self._login("OAUTHBEARER")
         if login is not None and any(option.startswith("unsecured") for option in login.options):

@@ -1,7 +1,10 @@
 """Keys and certificates from PEM and PKCS12 files, and the TLS contexts that are made of them.
 
-The only file that imports ``cryptography`` in the broker. A context is never changed after it was made: if the files
-change, a new one is made and tested with a handshake in memory, and only then used for new connections.
+The only file that imports ``cryptography`` in the broker, and only in functions that need it: the import takes a tenth
+of the start of a broker, and most listeners have no PKCS12 file and no client certificates.
+
+A context is never changed after it was made: if the files change, a new one is made and tested with a handshake in
+memory, and only then used for new connections.
 """
 
 from __future__ import annotations
@@ -15,10 +18,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
-from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from ottla.model.settings_security import ListenerSettings
 from ottla.security.errors import SecurityConfigError
@@ -98,14 +97,20 @@ def load_key_pair(settings: ListenerSettings) -> KeyPair:
 
 
 def _load_pkcs12(path: str, data: bytes, password: str, key_password: str) -> KeyPair:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
     try:
         found = load_pkcs12(data, password.encode() if password else None)
     except ValueError:
         raise SecurityConfigError(f"{path} is no PKCS12 file, or ssl.keystore.password is wrong") from None
     if found.key is None or found.cert is None:
         raise SecurityConfigError(f"{path} has no key with a certificate")
-    encryption = BestAvailableEncryption(key_password.encode()) if key_password else NoEncryption()
-    key = found.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    encryption = (
+        serialization.BestAvailableEncryption(key_password.encode()) if key_password else serialization.NoEncryption()
+    )
+    key = found.key.private_bytes(Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     chain = [found.cert.certificate, *(each.certificate for each in found.additional_certs)]
     return KeyPair(key, b"".join(each.public_bytes(Encoding.PEM) for each in chain))
 
@@ -121,6 +126,9 @@ def load_trusted(settings: ListenerSettings) -> str:
     if settings.ssl_truststore_type == "PEM":
         found = b"".join(_pem_parts(data, rb"CERTIFICATE"))
     else:
+        from cryptography.hazmat.primitives.serialization import Encoding
+        from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
         _refuse_jks(path, data)
         password = settings.ssl_truststore_password
         try:
@@ -339,6 +347,8 @@ class Certificates:
 
 def subject_of(certificate_der: bytes) -> str:
     """Return the subject of a certificate as Java writes it: RFC 2253, the last attribute first."""
+    from cryptography import x509
+
     subject = x509.load_der_x509_certificate(certificate_der).subject.public_bytes()
     names = []
     for relative in _items(_content(subject)[1]):

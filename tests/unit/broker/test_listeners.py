@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -288,3 +290,9 @@ def test_failed_handshakes_and_logins_of_a_listener_are_counted_by_mechanism(tls
 def test_listener_without_logins_counts_none() -> None:
     listener = secured("PLAINTEXT")
     assert (listener.accepted(), listener.refused()) == ({}, {})
+
+
+def test_broker_imports_the_libraries_for_tokens_and_certificates_only_when_it_needs_them() -> None:
+    """They take a sixth of its start."""
+    program = "import sys, ottla.broker.main; print(*{'cryptography', 'jwt'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout.split() == []
