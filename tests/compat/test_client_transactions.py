@@ -333,26 +333,30 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
 
 @every_client
 @pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("result", ["commit", "abort"])
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_open_transaction_goes_on_after_a_restart(
-    transactional: Begin, broker: BrokerProcess, topic: str, how: str, result: str
+def test_open_transactions_go_on_after_a_restart(
+    transactional: Begin, broker: BrokerProcess, writer: Confluent, unused_name: str, how: str
 ) -> None:
-    producer = transactional()
-    producer.begin()
-    producer.send(Place(topic, 0), b"before")
-    producer.send(Place(topic, 1), b"before")
+    """One is committed, the other aborted."""
+    topics = {result: f"{unused_name}-{result}" for result in ("commit", "abort")}
+    producers = {}
+    for result, topic in topics.items():
+        writer.create_topic(topic, partitions=3)
+        producers[result] = producer = transactional(topic)
+        producer.begin()
+        producer.send(Place(topic, 0), b"before")
+        producer.send(Place(topic, 1), b"before")
     getattr(broker, how)()
     broker.launch()
-    producer.send(Place(topic, 1), b"after")
-    producer.send(Place(topic, 2), b"after")
-    getattr(producer, result)()
-    _mark_ends(Confluent(broker.bootstrap), topic)
-    wanted = {0: [b"before"], 1: [b"before", b"after"], 2: [b"after"]}
-    if result == "abort":
-        wanted = {partition: [] for partition in range(3)}
-    for found in _read_by_all(broker, topic, read_committed=True):
-        assert found == wanted
+    for result, producer in producers.items():
+        producer.send(Place(topics[result], 1), b"after")
+        producer.send(Place(topics[result], 2), b"after")
+        getattr(producer, result)()
+    wanted = {"commit": {0: [b"before"], 1: [b"before", b"after"], 2: [b"after"]}, "abort": {0: [], 1: [], 2: []}}
+    for result, topic in topics.items():
+        _mark_ends(Confluent(broker.bootstrap), topic)
+        for found in _read_by_all(broker, topic, read_committed=True):
+            assert found == wanted[result]
     gc.collect()
 
 

@@ -30,6 +30,8 @@ SETTLE_S_MAX = 240.0
 _STOP_S_MAX = 120.0
 _WATCH_S = 0.2
 _ASK_S_MAX = 60.0
+#: a question about a group, which is asked again by another client
+_DESCRIBE_S_MAX = 10.0
 _GIVE_UP_MS = 240_000
 _OFFSET_FETCH_VERSION = 8
 _SCRIPT = Path(__file__).with_name("member.py")
@@ -300,9 +302,10 @@ class GroupRun:
     def describe(self) -> Any:
         """The group as the broker describes it; None while it cannot."""
         with suppress(KafkaException, TimeoutError):
-            (future,) = self.admin.describe_consumer_groups([self.group], request_timeout=_ASK_S_MAX).values()
+            (future,) = self.admin.describe_consumer_groups([self.group], request_timeout=_DESCRIBE_S_MAX).values()
             return future.result(_ASK_S_MAX)
-        # A client that met a broker on its way down may go on failing: the next question is another's.
+        # A client that met a broker on its way down may go on failing, or wait for the whole time that it is given: the
+        # next question is another's.
         self.admin = AdminClient(_admin_settings(self.bootstrap))
         return None
 
@@ -346,7 +349,8 @@ class GroupRun:
         names = {name for each in owners.values() for name in each}
         if strangers := names - {member.name for member in self.live}:
             return f"{sorted(strangers)} are still in the group"
-        if len(self.describe().members) != len(self.live):
+        described = self.describe()
+        if described is None or len(described.members) != len(self.live):
             return "the broker knows another number of members"
         return ""
 
