@@ -17,7 +17,8 @@ import work_units
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+_ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(_ROOT))
 
 # No deadline: a busy machine is slow, which these tests do not measure. Always the same examples, so that a run of the
 # suite can be repeated; `make properties` looks for new ones.
@@ -29,6 +30,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FIGURE = "figure of a campaign"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = getattr(config, "workerinput", None)
+    # A part of the tests is imported sooner than all files are looked at.
+    if worker is not None and config.args == config.getini("testpaths"):
+        number = int(worker["workerid"].removeprefix("gw"))
+        # The package is a plugin of pytest, which rewrites the assertions of all its modules too.
+        files = [*(_ROOT / "tests").rglob("test_*.py"), *(_ROOT / "src" / "ottla").rglob("*.py")]
+        work_units.rewrite_share(config, files, number, worker["workercount"])
 
 
 @pytest.hookimpl(trylast=True)

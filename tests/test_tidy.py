@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,15 @@ def test_every_listed_work_unit_exists() -> None:
     for unit in work_units.SECONDS:
         assert (ROOT / unit).exists(), unit
         assert work_units.unit_of(f"{unit}/test_x.py::test_y" if (ROOT / unit).is_dir() else f"{unit}::test_y") == unit
+
+
+def test_worker_stores_the_rewritten_assertions_of_its_share(
+    pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    files = [tmp_path / f"test_{name}.py" for name in "abc"]
+    for file in files:
+        file.write_text("def test_one():\n    assert len('x') == 1\n")
+    work_units.rewrite_share(pytestconfig, files, 0, 2)
+    stored = sorted(path.name.partition(".")[0] for path in tmp_path.rglob("*-pytest-*.pyc"))
+    assert stored == ["test_a", "test_c"]

@@ -10,66 +10,64 @@ below. Seconds that are out of date make a run longer, never wrong.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import sys
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 
 import pytest
+from _pytest.assertion import rewrite
 from xdist.scheduler import LoadScopeScheduling
 
 #: a directory whose tests share one expensive fixture
 TOGETHER = ("tests/spark",)
-#: seconds that a unit takes alone; units that are not listed take less than any of these
+#: seconds that a unit takes in a run of all tests; units that are not listed take less than any of these
 SECONDS = {
-    "tests/spark": 280,
-    "tests/compat/test_client_transactions.py": 80,
-    "tests/model/test_transaction_cuts.py": 50,
-    "tests/broker/test_cli_group.py": 37,
-    "tests/compat/test_client_records.py": 36,
-    "tests/compat/test_java_groups.py": 36,
-    "tests/broker/test_spark_commit.py": 35,
-    "tests/cluster/test_cluster.py": 33,
-    "tests/compat/test_foreign_transactions.py": 32,
+    "tests/spark": 350,
+    "tests/compat/test_client_transactions.py": 85,
+    "tests/broker/test_up_processes.py": 41,
+    "tests/broker/test_cli_group.py": 39,
+    "tests/sim/test_simulation.py": 33,
     "tests/groups/test_members_restart.py": 32,
-    "tests/compat/test_interchange.py": 31,
-    "tests/broker/test_hostile_groups.py": 31,
-    "tests/model/test_spark_codec.py": 30,
-    "tests/model/test_records_properties.py": 28,
-    "tests/compat/test_other_clients.py": 26,
-    "tests/groups/test_members_storm.py": 25,
-    "tests/crash/test_crash_kill.py": 23,
-    "tests/compat/test_java_tools.py": 22,
-    "tests/sdp/test_sdp_runs.py": 19,
-    "tests/clauses/test_transaction_clauses.py": 19,
-    "tests/broker/test_cli.py": 18,
-    "tests/broker/test_documented_examples.py": 18,
-    "tests/broker/test_hostile.py": 17,
-    "tests/clauses/test_same_as_kafka.py": 16,
-    "tests/transactions/test_transactions_mixed.py": 16,
-    "tests/model/test_compaction_cuts.py": 15,
-    "tests/model/test_log_transactions_machine.py": 15,
-    "tests/model/test_transaction_machine.py": 15,
-    "tests/compat/test_client_groups.py": 15,
-    "tests/crash/test_crash_disk.py": 15,
-    "tests/compat/test_cluster_admin.py": 15,
-    "tests/compat/test_segment_files.py": 14,
-    "tests/compat/test_cluster_java_tools.py": 12,
-    "tests/model/test_compaction_machine.py": 12,
-    "tests/model/test_log_machine.py": 12,
-    "tests/broker/test_client_producer.py": 12,
-    "tests/broker/test_operations_pages.py": 12,
-    "tests/broker/test_cli_txn.py": 10,
-    "tests/clauses/test_transactions_same_as_kafka.py": 10,
-    "tests/compat/test_kafkajs_groups.py": 10,
-    "tests/clauses/test_group_clauses.py": 10,
-    "tests/model/test_consumer_group_machine.py": 10,
-    "tests/model/test_codec_properties.py": 10,
+    "tests/compat/test_java_groups.py": 32,
+    "tests/groups/test_members_storm.py": 29,
+    "tests/cluster/test_cluster.py": 28,
+    "tests/crash/test_crash_kill.py": 25,
+    "tests/broker/test_documented_examples.py": 25,
+    "tests/compat/test_interchange.py": 24,
+    "tests/broker/test_cli.py": 23,
+    "tests/clauses/test_same_as_kafka.py": 22,
+    "tests/model/test_transaction_cuts.py": 21,
+    "tests/model/test_spark_codec.py": 20,
+    "tests/broker/test_hostile.py": 20,
+    "tests/edge/test_openapi_fuzz.py": 19,
+    "tests/edge/test_registry_instances.py": 19,
+    "tests/transactions/test_transactions_mixed.py": 18,
+    "tests/compat/test_foreign_transactions.py": 18,
+    "tests/crash/test_crash_disk.py": 16,
+    "tests/clauses/test_transactions_same_as_kafka.py": 15,
+    "tests/compat/test_secure_clients.py": 15,
+    "tests/broker/test_hostile_groups.py": 14,
+    "tests/hostile/test_hostile_opening.py": 14,
+    "tests/cluster/test_cluster_cuts.py": 14,
+    "tests/compat/test_segment_files.py": 13,
+    "tests/compat/test_cluster_java_tools.py": 13,
+    "tests/compat/test_kafkajs_groups.py": 12,
+    "tests/clauses/test_quotas_same_as_kafka.py": 12,
+    "tests/edge/test_registry_tls.py": 12,
+    "tests/cluster/test_cluster_transactions.py": 12,
+    "tests/broker/test_operations_pages.py": 10,
+    "tests/test_tidy.py": 10,
+    "tests/compat/test_java_tools.py": 10,
+    "tests/compat/test_cluster_admin.py": 10,
+    "tests/edge/test_rest_tokens.py": 10,
     "tests/groups/test_members_upgrade.py": 9,
-    "tests/broker/test_client_reader.py": 9,
     "tests/compat/test_client_restart.py": 9,
-    "tests/broker/test_lifecycle.py": 8,
-    "tests/groups/test_members_pause.py": 8,
+    "tests/transactions/test_transactions_bank.py": 9,
+    "tests/broker/test_client_producer.py": 9,
+    "tests/hostile/test_hostile_metrics.py": 9,
     "tests/broker/test_group_why.py": 8,
-    "tests/transactions/test_transactions_copy.py": 8,
-    "tests/crash/test_crash_data_directory.py": 8,
+    "tests/edge/test_registry_clients.py": 8,
+    "tests/cluster/test_cluster_commands.py": 8,
 }
 
 
@@ -92,3 +90,20 @@ class UnitScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+
+def rewrite_share(config: pytest.Config, files: Iterable[Path], number: int, count: int) -> None:
+    """Store the rewritten assertions of every ``count``-th file, from the file with this number on.
+
+    All workers import all files at the same time. In a new clone each of them would rewrite the assertions of all,
+    which takes most of a minute; so each stores a part before, where pytest looks for it. The functions are not public:
+    a release of pytest without them fails here.
+    """
+    if sys.dont_write_bytecode:
+        return
+    state = config.stash[rewrite.assertstate_key]
+    for path in sorted(files)[number::count]:
+        stored = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(path, stored) is None and rewrite.try_makedirs(stored.parent):
+            source, code = rewrite._rewrite_test(path, config)
+            rewrite._write_pyc(state, code, source, stored)
