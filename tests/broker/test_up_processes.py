@@ -191,7 +191,7 @@ def test_cluster_tour_of_the_readme_runs_as_written(start: Start, tmp_path: Path
     assert not list(command.data.glob("*.pid"))
 
     # The processes end when the command is killed, and the same data starts again.
-    command = start("--brokers", "3", "--port", "0")
+    command = start("--brokers", "3", *BROKERS_ONLY)
     bootstrap = command.wait_until_ready()
     assert len(ottla("consume", "payments", "--exit", bootstrap=bootstrap).splitlines()) == 2000
     command.end(signal.SIGKILL)

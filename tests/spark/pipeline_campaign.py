@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +111,8 @@ class Campaign:
     finish: Callable[[Path], None] | None = None
     say: Callable[[str], None] = lambda line: None
     broker_count: int = 1
+    #: settings besides those that ship
+    spark: Mapping[str, str] = field(default_factory=dict)
     brokers: Brokers = field(init=False)
     drivers: DriverProcesses = field(init=False)
     disk: CheckpointDisk = field(init=False)
@@ -161,7 +163,9 @@ class Campaign:
             for topic in (EVENTS, TIERS):
                 cluster.create_topic(topic, PARTITIONS)
         batch_rows = max(self._share // _BATCHES_PER_KILL, _ROWS_MIN)
-        self.file = write_pipeline(self.directory, self.brokers.bootstrap, self.disk.checkpoints, batch_rows)
+        self.file = write_pipeline(
+            self.directory, self.brokers.bootstrap, self.disk.checkpoints, batch_rows, self.spark
+        )  # fmt: skip
 
     # -- lives ------------------------------------------------------------------------------------------------------
 

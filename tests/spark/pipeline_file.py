@@ -6,8 +6,9 @@ tier: if a repeated batch joined other tiers than its first attempt, rows would 
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -32,14 +33,16 @@ _UNDECODABLE, _OLD = 99, 98
 #: part of all accounts that get a tier in one change
 _CHANGED = 0.5
 
+#: what ships for one machine; on a cluster it would be Spark's 200, and the first run decides for all later ones
+_SPARK = {"spark.sql.shuffle.partitions": "2"}
+
 _TEXT = """
 name: {name}
 brokers: {brokers}
 storage: {storage}
 checkpoints: {checkpoints}
 trigger: as-fast-as-possible
-# What ships for one machine. On a cluster it would be Spark's 200, and the first run decides for all later ones.
-spark: {{spark.sql.shuffle.partitions: "2"}}
+spark: {spark}
 sources:
   events:
     topic: {events}
@@ -95,13 +98,15 @@ class Row(NamedTuple):
     tier: str | None
 
 
-def write_pipeline(directory: Path, brokers: str, checkpoints: Path, batch_rows: int) -> Path:
-    """Write the pipeline file; return its path."""
+def write_pipeline(
+    directory: Path, brokers: str, checkpoints: Path, batch_rows: int, spark: Mapping[str, str]
+) -> Path:  # fmt: skip
+    """Write the pipeline file, with further settings of Spark; return its path."""
     file = directory / "pipeline.yaml"
     file.write_text(
         _TEXT.format(
             name=PIPELINE, brokers=brokers, storage=directory / "lake", checkpoints=checkpoints, events=EVENTS,
-            tiers=TIERS, scored=SCORED, batch_rows=batch_rows,
+            tiers=TIERS, scored=SCORED, batch_rows=batch_rows, spark=json.dumps({**_SPARK, **spark}),
         )
     )  # fmt: skip
     return file
