@@ -184,11 +184,14 @@ def test_errors_of_schemas_have_codes_and_send_nothing(proxy: tuple[RestClient, 
     rest, registry = proxy
     rest.create_topic("s-errors")
     registry.add("s-errors-value", USER)
+    foreign = registry.add("s-foreign-value", '"int"')
     cases: list[tuple[dict[str, Any], int]] = [
         ({"data": {"age": 5}}, 400),
         ({"data": {"name": "a", "age": 5}}, 400),
         ({"data": "x"}, 400),
         ({"schema_id": 999, "data": 1}, 42205),
+        # It has not been compared with the schemas of this subject.
+        ({"schema_id": foreign["id"], "data": 1}, 42205),
         ({"subject": "none", "data": 1}, 42207),
         ({"type": "AVRO", "schema": "{", "data": 1}, 42205),
         ({"type": "AVRO", "schema": '{"type":"nothing"}', "data": 1}, 42205),
@@ -207,7 +210,9 @@ def test_errors_of_schemas_have_codes_and_send_nothing(proxy: tuple[RestClient, 
         ({"schema_id": "1", "data": 1}, 400),
     ]
     for part, code in cases:
-        assert rest.post("topics/s-errors/records", {"value": part}).json()["error_code"] == code, part
+        line = rest.post("topics/s-errors/records", {"value": part}).json()
+        assert line["error_code"] == min(code, 422), part
+        assert line["message"].startswith(f"Error: {code} : " if code > 422 else "Bad Request: "), part
     for body, expected in (
         ({"records": [{"value": {"name": "a"}}]}, (422, 42202)),
         ({"records": [{"key": "a", "value": None}]}, (422, 42201)),
@@ -215,6 +220,7 @@ def test_errors_of_schemas_have_codes_and_send_nothing(proxy: tuple[RestClient, 
         ({"records": [{"value": 1}], "value_schema": "{"}, (422, 42205)),
         ({"records": [{"value": 1}], "value_schema_id": 999}, (422, 42205)),
         ({"records": [{"value": 1}], "value_schema_id": "999"}, (422, 42205)),
+        ({"records": [{"value": 1}], "value_schema_id": foreign["id"]}, (422, 42205)),
         ({"records": [{"value": 1}], "value_schema_id": "one"}, (400, 400)),
     ):
         assert error_of(produce_v2(rest, "s-errors", body)) == expected, body

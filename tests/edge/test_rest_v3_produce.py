@@ -90,10 +90,11 @@ def test_each_record_of_a_stream_has_its_own_error_code(rest: RestClient) -> Non
         {"value": {"subject": "s", "subject_name_strategy": "TOPIC_NAME", "data": 1}}, good,
     )  # fmt: skip
     assert [line["error_code"] for line in lines] == [
-        200, 400, 40402, 40402, 400, 400, 400, 400, 42205, 42205, *[400] * 8, 200,
+        200, 400, 40402, 40402, 400, 400, 400, 400, 422, 422, *[400] * 8, 200,
     ]  # fmt: skip
     assert [line["offset"] for line in lines if line["error_code"] == 200] == [0, 1]
     assert all(line["message"] for line in lines[1:-1])
+    assert lines[8]["message"].startswith("Error: 42206 : Payload error. ")
 
 
 def test_text_that_is_not_json_ends_the_stream_with_an_error(rest: RestClient) -> None:

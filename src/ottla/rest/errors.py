@@ -75,8 +75,8 @@ MEANINGS: Final = {
     VALUE_SCHEMA_MISSING: "a record has a value, and the request has no schema for it",
     JSON_CONVERSION: "the data do not fit the schema, or bytes are not JSON",
     CONSUMER_CONFIG: "a setting of a new consumer instance is not valid",
-    INVALID_SCHEMA: "the schema is not valid, or not known",
-    INVALID_PAYLOAD: "the body is empty, or not what the operation needs",
+    INVALID_SCHEMA: "the schema is not valid, not known, or not one of the subject",
+    INVALID_PAYLOAD: "the body is empty, or not what the operation needs; there is no schema registry",
     SERIALIZATION: "the schema registry refuses the schema",
     INVALID_BATCH: "a batch is empty, too long, or its ids are not distinct",
     REQUESTS_EXCEEDED: "more requests per second than allowed",
@@ -226,6 +226,12 @@ def topic_not_found(topic: str) -> HttpError:
 
 def partition_not_found(topic: str, partition: int) -> HttpError:
     return HttpError(404, PARTITION_NOT_FOUND, f"Partition not found. Topic {topic} has no partition {partition}.")
+
+
+def no_registry() -> HttpError:
+    """Return the error for data with a schema when the proxy has no schema registry."""
+    text = "Payload error. Schema Registry must be configured when using schemas: start the proxy with --registry."
+    return unprocessable(text, INVALID_PAYLOAD)
 
 
 def bad_request(message: str) -> HttpError:

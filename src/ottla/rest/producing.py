@@ -13,12 +13,11 @@ from ottla.rest import admin
 from ottla.rest.admin import ConfigTarget
 from ottla.rest.bodies import INT32_MAX, Fields
 from ottla.rest.errors import (
-    INVALID_SCHEMA,
     JSON_CONVERSION,
     KafkaRefusal,
     bad_request,
+    no_registry,
     partition_not_found,
-    unprocessable,
 )
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.rest.records import NOTHING, PLAIN_FORMATS, SCHEMA_FORMATS, Encoded, encode_plain
@@ -143,7 +142,7 @@ class DataEncoder:
             fields.optional_text("schema", INT32_MAX),
         )  # fmt: skip
         if self._schemas is None:
-            raise unprocessable("type must be BINARY, JSON or STRING without --registry", INVALID_SCHEMA)
+            raise no_registry()
         found = await self._schemas.find(wanted)
         try:
             return found.encode(part["data"])

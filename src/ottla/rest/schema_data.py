@@ -118,8 +118,12 @@ class SchemaData:
                 raise unprocessable(f"Invalid schema: the registry has no schema {wanted.schema_id}", INVALID_SCHEMA)
             form, codec = self._codec(schema)
             subject = wanted.subject or _subject(wanted, codec.name)
-            version = self._registry.lookup(subject, schema.text, schema.schema_type, schema.references)
-            return SchemaFound(form, subject, schema.id, None if version is None else version.version, codec)
+            known = self._registry.lookup(subject, schema.text, schema.schema_type, schema.references)
+            if known is None:
+                # Its compatibility with the schemas of this subject was never checked.
+                reason = f"format = {form}, schema_id = {schema.id}: subject {subject} does not have it"
+                raise unprocessable(f"Invalid schema. {reason}", INVALID_SCHEMA)
+            return SchemaFound(form, subject, schema.id, known.version, codec)
         subject = wanted.subject or _subject(wanted, None)
         schema = self._registry.version(subject, wanted.version if wanted.version is not None else "latest")
         form, codec = self._codec(schema)

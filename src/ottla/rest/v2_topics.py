@@ -14,7 +14,6 @@ from ottla.rest.admin import ConfigTarget
 from ottla.rest.bodies import INT32_MAX, Fields, path_integer, read_object
 from ottla.rest.errors import (
     AUTHENTICATION_FAILED,
-    INVALID_SCHEMA,
     KAFKA_ERROR,
     KAFKA_RETRIABLE,
     KEY_SCHEMA_MISSING,
@@ -22,6 +21,7 @@ from ottla.rest.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     VALUE_SCHEMA_MISSING,
     KafkaRefusal,
+    no_registry,
     partition_not_found,
     topic_not_found,
     unprocessable,
@@ -239,7 +239,7 @@ class TopicRoutesV2:
                 raise unprocessable(f"Request includes {part}s but does not include {part} schema", code)
             return functools.partial(encode_plain, BINARY), None
         if self._schemas is None:
-            raise unprocessable(f"{form} needs a schema registry; start the proxy with --registry", INVALID_SCHEMA)
+            raise no_registry()
         wanted = SchemaWanted(topic, part == "key", form, schema_id=schema_id, text=text if schema_id is None else None)
         found = await self._schemas.find(wanted)
         return lambda data: found.encode(data).payload, found.schema_id

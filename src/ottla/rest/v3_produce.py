@@ -198,6 +198,9 @@ class _Sent:
             error = delivery.error.http
         if error is not None or delivery is None:
             assert error is not None
+            if error.status == 422:
+                # Confluent's server has the detailed code in the text only.
+                return {"error_code": 422, "message": f"Error: {error.error_code} : {error.message}"}
             return {"error_code": error.error_code, "message": error.message}
         found = {
             "error_code": 200, "cluster_id": sender.cluster_id, "topic_name": sender.topic,
