@@ -21,6 +21,7 @@ same effect.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
@@ -41,9 +42,13 @@ from ottla.cluster.store import (
     Put,
     Session,
     SessionState,
+    StoreClosed,
+    StoreError,
 )
 from ottla.cluster.view import ClusterView
-from ottla.model.errors import ErrorCode, KafkaError, PolicyViolation, Refused
+from ottla.model.errors import ErrorCode, KafkaError, PolicyViolation, Refused, StorageError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,7 +74,7 @@ async def decide_and_write(
 
     Raise the KafkaError of ``decide``; REQUEST_TIMED_OUT if there are too many conflicts, if the store is not
     connected, or if it is unknown whether the change was applied; PolicyViolation if the change is too large for the
-    store.
+    store; StorageError if the store fails, for example because of its disk.
     """
     stays_current = store.watches_are_immediate and watched
     done = await _try(store, view, decide, is_current=stays_current or repeated)
@@ -132,11 +137,15 @@ async def load_view(store: MetadataStore) -> ClusterView:
 
 
 async def _connected(reading: Awaitable[T]) -> T:
-    """Return the result of a read. Raise REQUEST_TIMED_OUT if the store is not connected."""
+    """Return the result of a read. Raise REQUEST_TIMED_OUT if the store is not connected, StorageError if it fails."""
     try:
         return await reading
     except NotConnected as error:
         raise _timed_out(f"{error}; try again") from None
+    except StoreClosed:
+        raise
+    except StoreError as error:
+        raise _failed(error) from None
 
 
 async def _write(store: MetadataStore, ops: Sequence[Op], *, repeatable: bool = False) -> bool:
@@ -157,6 +166,10 @@ async def _write(store: MetadataStore, ops: Sequence[Op], *, repeatable: bool = 
         if outcome is Outcome.UNKNOWN:
             raise _timed_out(str(error)) from None
         return outcome is Outcome.APPLIED
+    except StoreClosed:
+        raise
+    except StoreError as error:
+        raise _failed(error) from None
     return True
 
 
@@ -221,6 +234,12 @@ def _is_as_written(op: Op, node: Node | None) -> bool:
 
 def _too_many_conflicts() -> KafkaError:
     return _timed_out("too many requests change the same metadata at once; try again")
+
+
+def _failed(error: StoreError) -> StorageError:
+    """Return the error for clients. The connection of a client that only looks for a coordinator must not be closed."""
+    log.error("the metadata store failed error=%s", error)
+    return StorageError(str(error))
 
 
 def _timed_out(text: str) -> KafkaError:

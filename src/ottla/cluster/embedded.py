@@ -330,7 +330,7 @@ def _unusable(path: Path, error: sqlite3.Error) -> UnusableStore:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return _damaged(path, str(error))
     return UnusableStore(
-        f"{path} cannot be opened ({error}): check that its directory exists, may be written and has room"
+        f"{path} cannot be opened ({error}): check that its directory exists, may be written and has free space"
     )
 
 

@@ -16,9 +16,9 @@ import ottla
 from ottla.cluster.controller import ops_bump_leader_epochs, ops_create_topic, ops_delete_topic, put_state
 from ottla.cluster.decide import ATTEMPTS_MAX, Outcome, decide_and_write, load_view, outcome_of, read_and_write
 from ottla.cluster.schema import TOPICS, count_change, ops_create_skeleton
-from ottla.cluster.store import Check, Create, Delete, MetadataStore, MultiTooLarge, Node, Op, Put
+from ottla.cluster.store import Check, Create, Delete, MetadataStore, MultiTooLarge, Node, Op, Put, StoreError, Written
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
-from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation
+from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, StorageError
 from ottla.testing.metadata_store import SimulatedEnsemble, SimulatedStore, Timing
 
 R = TypeVar("R")
@@ -59,6 +59,27 @@ def test_decision_is_made_again_from_the_store_when_the_view_lags() -> None:
         assert await write(one, first, count_up) == 0
         assert second.versions[TOPICS] == 0
         assert await write(two, second, count_up) == 1
+
+    play(scenario)
+
+
+def test_failed_store_is_an_error_that_requests_are_answered_with() -> None:
+    class Failing(SimulatedStore):
+        """A store whose disk does not work."""
+
+        async def multi(self, ops: Sequence[Op]) -> Written:
+            raise StoreError("disk I/O error")
+
+        async def get(self, path: str) -> Node | None:
+            raise StoreError("disk I/O error")
+
+    async def scenario(ensemble: SimulatedEnsemble) -> None:
+        store, view = await open_tree(ensemble)
+        store.__class__ = Failing
+        with pytest.raises(StorageError, match="disk I/O error"):
+            await write(store, view, count_up)
+        with pytest.raises(StorageError, match="disk I/O error"):
+            await read_and_write(store, lambda: store.get(TOPICS), lambda _: ([], None))
 
     play(scenario)
 
