@@ -37,7 +37,8 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 #: the authorizers of Kafka that decide by ACLs, and the name for people who know none of them
 AUTHORIZERS = (
-    "acl", "kafka.security.authorizer.AclAuthorizer", "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "acl", "kafka.security.auth.SimpleAclAuthorizer", "kafka.security.authorizer.AclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 )  # fmt: skip
 #: Kafka's classes that check signed tokens: that of Kafka 4, and that of Kafka 3
 _OAUTH = "org.apache.kafka.common.security.oauthbearer."
@@ -97,8 +98,8 @@ class ListenerSettings(SettingsSnapshot):
         "Whether clients must have a certificate. Listeners with SASL do not ask for one unless it is set for them.",
     )  # fmt: skip
     ssl_enabled_protocols = Setting(
-        "ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of("TLSv1.2", "TLSv1.3"),
-        "Versions of TLS that are accepted. Older ones cannot be.",
+        "ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"),
+        "Versions of TLS that are accepted. TLSv1 and TLSv1.1 have no effect, as with Kafka on a current Java.",
     )  # fmt: skip
     ssl_cipher_suites = Setting(
         "ssl.cipher.suites",

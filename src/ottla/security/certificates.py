@@ -1,4 +1,4 @@
-"""Keys and certificates from PEM and PKCS12 files, and the TLS contexts that are made of them.
+"""Keys and certificates from PEM, PKCS12 and JKS files, and the TLS contexts that are made of them.
 
 The only file that imports ``cryptography`` in the broker, and only in functions that need it: the import takes a tenth
 of the start of a broker, and most listeners have no PKCS12 file and no client certificates.
@@ -9,6 +9,7 @@ memory, and only then used for new connections.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import os
@@ -16,11 +17,14 @@ import re
 import ssl
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from ottla.model.settings_security import ListenerSettings
 from ottla.security.errors import SecurityConfigError
+from ottla.security.java_stores import MAGIC as JKS
+from ottla.security.java_stores import BadStore, JavaStore, WrongPassword, read_store, reveal_key
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +36,10 @@ _ATTRIBUTES: Final = {
 #: tags of the string types of ASN.1, and their encodings
 _STRINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1E: "utf-16-be"}
 _FILE_BYTES_MAX: Final = 4 << 20
-#: the first bytes of JKS and JCEKS files
-_JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+#: the first bytes of JCEKS files
+_JCEKS: Final = b"\xce\xce\xce\xce"
+#: OpenSSL's reasons for refusing a certificate that it can read
+_TOO_WEAK: Final = ("CA_MD_TOO_WEAK", "EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -92,8 +98,39 @@ def load_key_pair(settings: ListenerSettings) -> KeyPair:
         if not key or not certificates:
             raise SecurityConfigError(f"{path} must have a private key and its certificate, both as PEM")
         return KeyPair(key, certificates)
-    _refuse_jks(path, data)
+    if _is_jks(path, data):
+        return _load_jks(path, data, settings.ssl_keystore_password, settings.ssl_key_password)
     return _load_pkcs12(path, data, settings.ssl_keystore_password, settings.ssl_key_password)
+
+
+def _load_jks(path: str, data: bytes, password: str, key_password: str) -> KeyPair:
+    store = _read_jks(path, data, "ssl.keystore.password", password)
+    if not store.keys:
+        raise SecurityConfigError(f"{path} has no key with a certificate")
+    protected, certificates = store.keys[0]
+    try:
+        key = reveal_key(protected, key_password or password)
+    except WrongPassword:
+        raise SecurityConfigError(f"ssl.key.password is not that of the key in {path}") from None
+    except BadStore:
+        raise SecurityConfigError(f"the key in {path} is damaged") from None
+    text = "\n".join(textwrap.wrap(base64.b64encode(key).decode(), 64))
+    return KeyPair(
+        f"-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n".encode(), _pem_of_certificates(certificates)
+    )
+
+
+def _read_jks(path: str, data: bytes, setting: str, password: str) -> JavaStore:
+    try:
+        return read_store(data, password)
+    except WrongPassword:
+        raise SecurityConfigError(f"{setting} is not that of {path}, or the file is damaged") from None
+    except BadStore:
+        raise SecurityConfigError(f"{path} is a damaged JKS file") from None
+
+
+def _pem_of_certificates(certificates: Iterable[bytes]) -> bytes:
+    return "".join(map(ssl.DER_cert_to_PEM_cert, certificates)).encode()
 
 
 def _load_pkcs12(path: str, data: bytes, password: str, key_password: str) -> KeyPair:
@@ -125,11 +162,15 @@ def load_trusted(settings: ListenerSettings) -> str:
     data = _read(path)
     if settings.ssl_truststore_type == "PEM":
         found = b"".join(_pem_parts(data, rb"CERTIFICATE"))
+    elif _is_jks(path, data):
+        store_of_java = _read_jks(path, data, "ssl.truststore.password", settings.ssl_truststore_password)
+        # Java trusts the certificate of a key, too, but not those of its issuers.
+        own = [certificate for each in store_of_java.keys for certificate in each.certificates[:1]]
+        found = _pem_of_certificates([*store_of_java.trusted, *own])
     else:
         from cryptography.hazmat.primitives.serialization import Encoding
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-        _refuse_jks(path, data)
         password = settings.ssl_truststore_password
         try:
             store = load_pkcs12(data, password.encode() if password else None)
@@ -143,21 +184,25 @@ def load_trusted(settings: ListenerSettings) -> str:
 
 
 def store_type(path: str) -> str:
-    """Return the form of a file with keys or certificates: PEM or PKCS12. Raise SecurityConfigError."""
+    """Return the form of a file with keys or certificates: PEM, or PKCS12, which includes JKS.
+
+    Raise SecurityConfigError if it cannot be read.
+    """
     return "PEM" if path and b"-----BEGIN" in _read(path) else "PKCS12"
 
 
-def _refuse_jks(path: str, data: bytes) -> None:
-    """Raise SecurityConfigError if a file is a JKS or JCEKS store.
+def _is_jks(path: str, data: bytes) -> bool:
+    """Return whether a file is a JKS store. Raise SecurityConfigError for a JCEKS store.
 
     The setting of the type does not decide: keytool makes PKCS12 files since Java 9, and Java reads them with
     ``ssl.keystore.type=JKS``, Kafka's default, too.
     """
-    if data[:4] in _JAVA_STORES:
+    if data.startswith(_JCEKS):
         raise SecurityConfigError(
-            f"{path} is a JKS file, which only Java reads; convert it with "
+            f"{path} is a JCEKS file, which only Java reads; convert it with "
             f"keytool -importkeystore -srckeystore {path} -destkeystore NEW.p12 -deststoretype PKCS12"
         )
+    return data.startswith(JKS)
 
 
 def _pem_parts(data: bytes, kind: bytes) -> Iterator[bytes]:
@@ -211,9 +256,9 @@ def client_context(settings: ListenerSettings) -> ssl.SSLContext:
 
 
 def _configure(context: ssl.SSLContext, settings: ListenerSettings) -> None:
-    versions = sorted(_VERSIONS[each] for each in settings.ssl_enabled_protocols)
+    versions = sorted(_VERSIONS[each] for each in settings.ssl_enabled_protocols if each in _VERSIONS)
     if not versions:
-        raise SecurityConfigError("ssl.enabled.protocols is empty; use TLSv1.2,TLSv1.3")
+        raise SecurityConfigError("ssl.enabled.protocols has neither TLSv1.2 nor TLSv1.3; use TLSv1.2,TLSv1.3")
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     suites = [openssl_name(each) for each in settings.ssl_cipher_suites]
@@ -250,6 +295,11 @@ def _load_chain(context: ssl.SSLContext, pair: KeyPair, password: str) -> None:
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise SecurityConfigError("the key and the certificate do not belong together") from None
+            if error.reason in _TOO_WEAK:
+                raise SecurityConfigError(
+                    "the certificate is signed with SHA-1 or has a key of less than 2048 bits, which OpenSSL refuses; "
+                    "issue a new one"
+                ) from None
             raise SecurityConfigError("the key cannot be read; check ssl.key.password and that it is PEM") from None
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import trustme
+from certificate_settings import settings, write
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -26,7 +27,6 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import (
 )
 from cryptography.x509.oid import NameOID
 
-from ottla.model.settings_security import LISTENER_SETTINGS, ListenerOverrides, SecuritySettings
 from ottla.security.certificates import (
     check_handshake,
     client_context,
@@ -43,20 +43,6 @@ CERT = CA.issue_cert("localhost", key_type=trustme.KeyType.ECDSA)
 OTHER = CA.issue_cert("localhost", key_type=trustme.KeyType.ECDSA)
 KEY, CHAIN = CERT.private_key_pem.bytes(), b"".join(each.bytes() for each in CERT.cert_chain_pems)
 TRUSTED = CA.cert_pem.bytes()
-
-
-def settings(**texts: str) -> Any:
-    """Return the settings of a listener; ``ssl_client_auth`` is ssl.client.auth."""
-    shared = SecuritySettings()
-    for row in LISTENER_SETTINGS.values():
-        vars(shared)[row.attribute] = row.parse(texts[row.attribute]) if row.attribute in texts else row.default
-    return ListenerOverrides({}).of("SSL", shared)
-
-
-def write(path: Path, data: bytes, mode: int = 0o600) -> str:
-    path.write_bytes(data)
-    path.chmod(mode)
-    return str(path)
 
 
 def pkcs12(password: bytes | None = b"secret") -> bytes:
@@ -127,7 +113,8 @@ def test_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
 
 def test_what_is_wrong_is_said_without_secrets(tmp_path: Path) -> None:
     p12 = write(tmp_path / "broker.p12", pkcs12())
-    jks = write(tmp_path / "broker.jks", b"\xfe\xed\xfe\xed\0\0\0\2\0\0\0\1")
+    jks = write(tmp_path / "broker.jks", b"\xfe\xed\xfe\xed\0\0\0\2\0\0\0\1" + bytes(20))
+    jceks = write(tmp_path / "broker.jceks", b"\xce\xce\xce\xce\0\0\0\2\0\0\0\1")
     no_key = write(tmp_path / "no-key.pem", CHAIN)
     mixed = write(tmp_path / "mixed.pem", CHAIN + OTHER.private_key_pem.bytes())
     empty = write(tmp_path / "empty.pem", b"")
@@ -137,8 +124,9 @@ def test_what_is_wrong_is_said_without_secrets(tmp_path: Path) -> None:
         ("ssl.keystore.password is wrong", {"ssl_keystore_location": p12, "ssl_keystore_password": "canary"}),
         ("must have a private key", {"ssl_keystore_type": "PEM", "ssl_keystore_location": no_key}),
         ("do not belong together", {"ssl_keystore_type": "PEM", "ssl_keystore_location": mixed}),
-        ("keytool -importkeystore -srckeystore", {"ssl_keystore_type": "JKS", "ssl_keystore_location": jks}),
-        ("-deststoretype PKCS12", {"ssl_keystore_location": jks, "ssl_keystore_password": "canary"}),
+        ("damaged JKS file", {"ssl_keystore_type": "JKS", "ssl_keystore_location": jks}),
+        ("keytool -importkeystore -srckeystore", {"ssl_keystore_type": "JKS", "ssl_keystore_location": jceks}),
+        ("-deststoretype PKCS12", {"ssl_keystore_location": jceks, "ssl_keystore_password": "canary"}),
         ("needs ssl.keystore.certificate.chain", {"ssl_keystore_key": KEY.decode()}),
         ("-----BEGIN", {"ssl_keystore_key": "canary", "ssl_keystore_certificate_chain": "canary"}),
     ]
@@ -150,15 +138,29 @@ def test_what_is_wrong_is_said_without_secrets(tmp_path: Path) -> None:
         load_trusted(settings(ssl_truststore_type="PEM", ssl_truststore_location=empty))
 
 
+def test_certificate_that_openssl_refuses_as_weak_is_named(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    chain = ssl.DER_cert_to_PEM_cert(certificate([x509.NameAttribute(NameOID.COMMON_NAME, "weak")], key)).encode()
+    path = write(tmp_path / "broker.pem", chain + text)
+    with pytest.raises(SecurityConfigError, match="less than 2048 bits"):
+        server_context(settings(ssl_keystore_type="PEM", ssl_keystore_location=path))
+
+
 def test_client_certificates_need_a_truststore(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.pem", CHAIN + KEY)
     with pytest.raises(SecurityConfigError, match=r"ssl\.truststore\.location"):
         server_context(settings(ssl_keystore_type="PEM", ssl_keystore_location=path, ssl_client_auth="required"))
 
 
-def test_old_versions_of_tls_cannot_be_enabled() -> None:
+def test_old_versions_of_tls_cannot_be_enabled(tmp_path: Path) -> None:
+    given = {"ssl_keystore_type": "PEM", "ssl_keystore_location": write(tmp_path / "broker.pem", CHAIN + KEY)}
+    context = server_context(settings(**given, ssl_enabled_protocols="TLSv1.2,TLSv1.1,TLSv1"))
+    assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2)
+    with pytest.raises(SecurityConfigError, match=r"neither TLSv1\.2 nor TLSv1\.3"):
+        server_context(settings(**given, ssl_enabled_protocols="TLSv1.1"))
     with pytest.raises(ValueError, match=r"TLSv1\.2"):
-        settings(ssl_enabled_protocols="TLSv1.1,TLSv1.2")
+        settings(ssl_enabled_protocols="SSLv3,TLSv1.2")
 
 
 def test_cipher_suites_have_the_names_of_java_or_openssl() -> None:
@@ -176,8 +178,8 @@ def test_cipher_suites_have_the_names_of_java_or_openssl() -> None:
     assert known >= set(list(names.values())[:3])
 
 
-def certificate(attributes: list[x509.NameAttribute[Any]]) -> bytes:
-    key = ec.generate_private_key(ec.SECP256R1())
+def certificate(attributes: list[x509.NameAttribute[Any]], key: Any = None) -> bytes:
+    key = key or ec.generate_private_key(ec.SECP256R1())
     name, now = x509.Name(attributes), datetime.datetime(2026, 1, 1)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
