@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ottla.client.cluster import Cluster
+
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
 pytestmark = [pytest.mark.broker, pytest.mark.client]
@@ -40,12 +42,16 @@ def ottla(ottla_broker: Any) -> Run:
 
 
 @pytest.fixture
-def topic(ottla: Run) -> str:
+def topic(ottla_broker: Any) -> str:
     """A new topic of three partitions with four records, dated 1000, in each."""
     name = f"cli-group-{os.getpid()}-{next(_numbers)}"
-    ottla("topic", "create", name, "--partitions", "3")
+    with Cluster(ottla_broker.bootstrap) as cluster:
+        assert cluster.create_topic(name, 3, {})
+    producer = confluent_kafka.Producer({"bootstrap.servers": ottla_broker.bootstrap})
     for partition in range(3):
-        ottla("produce", name, "-p", str(partition), "--timestamp", "1000", stdin=b"a\nb\nc\nd\n")
+        for value in b"abcd":
+            producer.produce(name, bytes([value]), partition=partition, timestamp=1000)
+    assert producer.flush(DEADLINE_S) == 0
     return name
 
 
@@ -63,6 +69,9 @@ def join(ottla_broker: Any, topic: str, group: str) -> Iterator[Join]:
     running = []
 
     def start(client_id: str, **properties: Any) -> Any:
+        # Members learn of a rebalance from the answer to a heartbeat, with the default after three seconds. The broker
+        # tells those of the consumer protocol their interval.
+        heartbeats = {} if "group_protocol" in properties else {"heartbeat.interval.ms": 200}
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": ottla_broker.bootstrap,
@@ -70,6 +79,7 @@ def join(ottla_broker: Any, topic: str, group: str) -> Iterator[Join]:
                 "client.id": client_id,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                **heartbeats,
                 **{name.replace("_", "."): value for name, value in properties.items()},
             }
         )
