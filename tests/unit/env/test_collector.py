@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.env import collector
-from ottla.env.collector import FreezeSurvivors, collect_less_often
+from ottla.env.collector import FreezeSurvivors, collect_less_often, freeze_objects
 
 
 @pytest.fixture
@@ -18,7 +18,8 @@ def installed() -> Iterator[FreezeSurvivors]:
     callback.install()
     yield callback
     gc.callbacks.remove(callback)
-    gc.unfreeze()
+    # As it was: the modules of all tests are frozen.
+    freeze_objects()
 
 
 @pytest.mark.usefixtures("installed")
@@ -40,10 +41,10 @@ def test_short_and_partial_collections_freeze_nothing(monkeypatch: pytest.Monkey
 
 def test_collections_start_later() -> None:
     before = gc.get_threshold()
+    gc.unfreeze()
     try:
         collect_less_often()
         assert gc.get_threshold()[0] > before[0]
         assert gc.get_freeze_count() > 0
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
