@@ -34,10 +34,10 @@ GROUPS_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatte
 
 RunTool = Callable[..., subprocess.CompletedProcess[str]]
 
-#: tools that ask, print and end: one JVM runs them one after the other
-_ADMIN_TOOLS = frozenset({
+#: tools that read no input, end by themselves and leave no threads: one JVM runs them one after the other
+_SHARED = frozenset({
     TOPICS, CONFIGS, DELETE_RECORDS, OFFSETS, ACLS, LOG_DIRS, API_VERSIONS, FEATURES, DUMP_LOG, CONSUMER_GROUPS, GROUPS,
-    java_process.CLUSTER, java_process.TRANSACTIONS,
+    CONSUMER, LATENCY, PERFORMANCE, java_process.CLUSTER, java_process.TRANSACTIONS,
 })  # fmt: skip
 
 #: what stands for null, and what stands between things; no record of the tests has them
@@ -45,7 +45,7 @@ _NULL, _FIELD, _LINE, _PAIR, _COLON = "<null>", "<|>", "<;>\n", "<,>", "<:>"
 
 
 class ToolRunner:
-    """Runs tools: those of administrators in one JVM, which the first of them starts, others each in its own.
+    """Runs tools: most in one JVM, which the first of them starts, others each in its own.
 
     The start of a JVM costs a second of a core, and there are some sixty calls.
     """
@@ -58,7 +58,7 @@ class ToolRunner:
     def run(self, tool: str, arguments: Sequence[str], *, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a tool to its end; the caller judges the return code."""
         # A Java without a compiler cannot start what reads the calls.
-        if tool not in _ADMIN_TOOLS or java_process.missing() is not None:
+        if tool not in _SHARED or java_process.missing() is not None:
             return self._run_alone(tool, arguments, stdin=stdin)
         assert not stdin, f"{tool} reads no input"
         with self._lock:

@@ -83,10 +83,9 @@ class JavaProcess:
     def call(self, tool: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a tool to its end; the caller judges the return code. Threads take turns."""
         call = [tool, *arguments]
-        assert not any("\t" in word or "\n" in word for word in call)
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write("\t".join(call) + "\n")
+            self._process.stdin.write("\t".join(base64.b64encode(word.encode()).decode() for word in call) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         assert line, f"the JVM ended: {self._errors()}"

@@ -1,8 +1,8 @@
 // Runs Apache Kafka's command-line tools one after the other in one JVM, because the start of a JVM takes a second.
 //
-// Each line of the input is a call: the class and its arguments, separated by tabs. Each line of the output is an
-// answer: the exit status, what the tool printed to its output, and what it printed to its error stream, the last two as
-// base64, separated by tabs.
+// Each line of the input is a call: the class and its arguments. Each line of the output is an answer: the exit status,
+// what the tool printed to its output, and what it printed to its error stream. All but the status are base64, separated
+// by tabs.
 
 import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
@@ -34,7 +34,7 @@ public class Tools {
             output.reset();
             errors.reset();
             status = null;
-            run(call.split("\t", -1));
+            run(Arrays.stream(call.split("\t", -1)).map(Tools::decoded).toArray(String[]::new));
             answers.println(answer);
             answers.flush();
         }
@@ -51,6 +51,10 @@ public class Tools {
             status = code;
             answer = code + "\t" + encoded(output) + "\t" + encoded(errors);
         }
+    }
+
+    private static String decoded(String word) {
+        return new String(Base64.getDecoder().decode(word), StandardCharsets.UTF_8);
     }
 
     private static String encoded(ByteArrayOutputStream printed) {
