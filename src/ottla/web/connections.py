@@ -45,6 +45,8 @@ _PIPELINE_MAX: Final = 16
 _HEADERS_MAX: Final = 500
 #: how the head of an answer begins
 _HEAD: Final = b"HTTP/1.1 "
+#: time for an idle client to close TLS too when the server stops. Most do not read while they are idle
+_TLS_CLOSE_S_MAX: Final = 1.0
 #: connections that are accepted before other work has its turn
 _ACCEPTS_MAX: Final = 100
 #: pause after the process ran out of file descriptors
@@ -151,6 +153,13 @@ class HttpConnection(HttpToolsProtocol):
         self._discarded_bytes = 0
         #: the client's certificate in DER; None without one
         self._certificate: bytes | None = None
+
+    def shutdown(self) -> None:
+        """Close the connection if it is idle, otherwise after its answer. uvicorn calls this when the server stops."""
+        super().shutdown()
+        if self.transport.is_closing() and not self.flow.write_paused:
+            # The server would wait for the client's close of TLS for as long as it waits for answers.
+            self.loop.call_later(_TLS_CLOSE_S_MAX, self.transport.abort)
 
     def abort(self) -> None:
         self._leave()
