@@ -99,7 +99,10 @@ def test_examples_of_the_testing_page_pass(tmp_path: Path) -> None:
     *tests, script = [one.text for one in snippets((ROOT / "docs" / "testing.md").read_text())]
     (tmp_path / "test_examples.py").write_text("\n\n".join(tests))
     (tmp_path / "script.py").write_text(script)
-    for command in (["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_examples.py"], ["script.py"]):
+    for command in (
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "test_examples.py"],
+        ["script.py"],
+    ):
         done = subprocess.run(
             [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
         )
