@@ -234,7 +234,10 @@ def test_broker_defaults_are_set_and_unset(ottla: Run, own_broker: tuple[subproc
     _, address = own_broker
     ottla("config", "set", "log.retention.ms=604799999", "--broker-defaults", "-b", address)
     assert ottla("config", "get", "log.retention.ms", "--broker-defaults", "-b", address).stdout == b"604799999\n"
-    ottla("config", "unset", "log.retention.ms", "--broker-defaults", "-b", address)
+    misspelled = ottla("config", "set", "log.retention.mz=5", "--broker-defaults", "-b", address)
+    assert misspelled.stderr.startswith(b"warning: log.retention.mz is stored and has no effect: unknown setting")
+    assert b"did you mean 'log.retention.ms'?" in misspelled.stderr
+    ottla("config", "unset", "log.retention.ms", "log.retention.mz", "--broker-defaults", "-b", address)
     assert ottla("config", "describe", "--broker-defaults", "-o", "name", "-b", address).stdout == b""
 
 

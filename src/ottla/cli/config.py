@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -134,6 +134,8 @@ def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: C
 
     owner.alter(connect(connection), pairs, (), dry_run=dry_run)
     _report(owner, [f"{key}={value}" for key, value in pairs.items()], "would set" if dry_run else "set", output)
+    if owner.topic is None:
+        _warn_of_unknown(pairs)
 
 
 @command.command("unset")
@@ -148,6 +150,15 @@ def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: Connec
 
     owner.alter(connect(connection), {}, keys, dry_run=dry_run)
     _report(owner, list(keys), "would unset" if dry_run else "unset", output)
+
+
+def _warn_of_unknown(names: Iterable[str]) -> None:
+    """Brokers store settings that they do not know, for plug-ins: a misspelled name is no error."""
+    from ottla.model.setting_types import unknown_name
+    from ottla.model.settings import BROKER_SETTINGS, unknown_settings
+
+    for name in unknown_settings(names):
+        click.echo(f"warning: {name} is stored and has no effect: {unknown_name(name, BROKER_SETTINGS)}", err=True)
 
 
 def _report(owner: Owner, changes: list[str], done: str, output: str) -> None:
