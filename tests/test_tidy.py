@@ -269,6 +269,7 @@ def test_worker_stores_the_rewritten_assertions_of_its_share(
     files = [tmp_path / f"test_{name}.py" for name in "abc"]
     for file in files:
         file.write_text("def test_one():\n    assert len('x') == 1\n")
-    work_units.rewrite_share(pytestconfig, files, 0, 2)
+    if not work_units.rewrite_share(pytestconfig, files, 0, 2):
+        pytest.skip("this release of pytest has other functions for it; tests/work_units.py does nothing then")
     stored = sorted(path.name.partition(".")[0] for path in tmp_path.rglob("*-pytest-*.pyc"))
     assert stored == ["test_a", "test_c"]

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import pytest
-from _pytest.assertion import rewrite
 from xdist.scheduler import LoadScopeScheduling
 
 #: a directory whose tests share one expensive fixture
@@ -92,18 +91,24 @@ class UnitScheduling(LoadScopeScheduling):
         return unit_of(nodeid)
 
 
-def rewrite_share(config: pytest.Config, files: Iterable[Path], number: int, count: int) -> None:
+def rewrite_share(config: pytest.Config, files: Iterable[Path], number: int, count: int) -> bool:
     """Store the rewritten assertions of every ``count``-th file, from the file with this number on.
 
     All workers import all files at the same time. In a new clone each of them would rewrite the assertions of all,
     which takes most of a minute; so each stores a part before, where pytest looks for it. The functions are not public:
-    a release of pytest without them fails here.
+    with a release of pytest that has others nothing is stored, and the start takes longer. Return whether they exist.
     """
     if sys.dont_write_bytecode:
-        return
-    state = config.stash[rewrite.assertstate_key]
-    for path in sorted(files)[number::count]:
-        stored = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
-        if rewrite._read_pyc(path, stored) is None and rewrite.try_makedirs(stored.parent):
-            source, code = rewrite._rewrite_test(path, config)
-            rewrite._write_pyc(state, code, source, stored)
+        return True
+    try:
+        from _pytest.assertion import rewrite
+
+        state = config.stash[rewrite.assertstate_key]
+        for path in sorted(files)[number::count]:
+            stored = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+            if rewrite._read_pyc(path, stored) is None and rewrite.try_makedirs(stored.parent):
+                source, code = rewrite._rewrite_test(path, config)
+                rewrite._write_pyc(state, code, source, stored)
+    except (ImportError, AttributeError, TypeError, KeyError):
+        return False
+    return True
