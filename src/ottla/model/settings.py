@@ -328,8 +328,9 @@ def _apply(
             raise ValueError(unknown_name(name, table))
         if operation != AlterOp.SET:
             raise InvalidConfig(unknown_name(name, table))
-        # Kafka stores it, because plug-ins of the broker may read it; kafkajs's test suite sets such a name.
-        changed[name] = text
+        # Kafka stores it, because plug-ins of the broker may read it; kafkajs's test suite sets such a name. Ottla has
+        # none and shows no value, which may be a secret, so it does not store it either.
+        changed[name] = ""
         return
     if not row.dynamic:
         raise InvalidRequest(f"{name} cannot change while the broker runs; set it at start instead")
