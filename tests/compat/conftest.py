@@ -84,8 +84,11 @@ def group(unused_name: str) -> str:
 
 @pytest.fixture(scope="session")
 def quick_broker() -> Iterator[BrokerProcess]:
-    """The broker says how often members of the newer protocol speak up; with its default two take a while to share."""
-    interval = {f"group.consumer.{name}heartbeat.interval.ms": "200" for name in ("", "min.")}
+    """A broker with which members of the consumer protocol share partitions sooner than with its default of 5 s.
+
+    The broker tells them the interval of heartbeats. librdkafka gives up one that is not answered within it.
+    """
+    interval = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")}
     with BrokerProcess.start(settings=interval) as broker:
         yield broker
         assert " ERROR " not in broker.errors()

@@ -20,12 +20,15 @@ _CHANGES = 8
 #: of the short slice in `make test`; a longer storm draws one, and prints it
 _SLICE_SEED = 1
 _SECONDS_PER_CHANGE = 15
+#: librdkafka gives up a heartbeat that is not answered within this time, and then may not leave its group at all: on a
+#: busy machine an answer waits for the disk
+_HEARTBEAT_MS = "2000"
 _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
     "group.consumer.min.session.timeout.ms": str(int(SESSION_S * 1000)),
-    "group.consumer.heartbeat.interval.ms": "500",
-    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": _HEARTBEAT_MS,
+    "group.consumer.min.heartbeat.interval.ms": _HEARTBEAT_MS,
     "offsets.topic.num.partitions": "4",
 }
 #: what our broker checks while it is tried: groups and offsets are what a replay of their log gives
