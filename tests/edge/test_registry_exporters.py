@@ -180,6 +180,10 @@ def test_state_decides_what_is_allowed(pair: Pair, exporter: str) -> None:
     assert pair.source.ask("PUT", f"{path}/config", config) == (200, {"name": exporter})
     assert error(pair.source, "PUT", f"{path}/config", {}) == (409, 40951)
     shown = pair.source.get(path)
+    elsewhere = {**shown["config"], "schema.registry.url": "http://127.0.0.1:1"}
+    assert error(pair.source, "PUT", f"{path}/config", elsewhere) == (409, 40951)
+    assert error(pair.source, "PUT", path, {"config": elsewhere}) == (409, 40951)
+    assert pair.source.get(path) == shown
     assert (shown["subjects"], shown["contextType"], shown["context"]) == (["a*"], "NONE", ".")
     assert shown["config"]["bearer.auth.token"] == "[hidden]"
     assert pair.source.ask("PUT", f"{path}/reset") == (200, {"name": exporter})

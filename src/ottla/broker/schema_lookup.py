@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import SchemaRegistry
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks, ThreadPool
@@ -49,6 +49,9 @@ class RegistryUnavailable(Exception):
 
 
 def connect(settings: BrokerSettings) -> SchemaRegistry:
+    """Return a client. Raise PropertyRefused for a wrong property, and if a server would get another one's secret."""
+    if problem := settings.misdirected_secrets(settings.explicit):
+        raise PropertyRefused(problem)
     return SchemaRegistry(settings.schema_registry_url, settings.registry_properties(), timeout_s=_REQUEST_S)
 
 

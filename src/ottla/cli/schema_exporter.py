@@ -128,7 +128,12 @@ def status(name: str, registry: SchemaRegistry, output: str) -> None:
 
 @command.command("update")
 @click.argument("name")
-@click.option("--to", "destination", metavar="URL", help="Another address of the destination.")
+@click.option(
+    "--to",
+    "destination",
+    metavar="URL",
+    help="Another address of the destination; needs its secrets again, in --config-file.",
+)
 @_definition_options
 @registry_options
 @output_option()

@@ -31,11 +31,6 @@ PROPERTIES: Final = (
     "basic.auth.credentials.source", "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.token",
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
 )  # fmt: skip
-#: those whose values must not be shown
-SECRETS: Final = frozenset({
-    "basic.auth.user.info", "bearer.auth.token", "ssl.key.password", "ssl.key.pem", "ssl.keystore.key",
-    "ssl.keystore.password", "ssl.truststore.password",
-})  # fmt: skip
 _TIMEOUT_S: Final = 20.0
 _ANSWER_BYTES_MAX: Final = 32 << 20
 _KEPT: Final = 10_000

@@ -1,7 +1,9 @@
 """The broker's settings of the schema registry, which it asks for topics with `schema.validation`."""
 
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from ottla.model.registry_secrets import SECRETS, URL, secrets_to_repeat
 from ottla.model.setting_types import ANY, PASSWORD, STRING, Check, Setting, SettingsSnapshot, one_of
 
 #: values of schema.validation
@@ -36,7 +38,9 @@ class RegistrySettings(SettingsSnapshot):
         STRING,
         "",
         REGISTRY_URLS,
-        "Ottla only. Addresses of the schema registry that this broker asks for topics with `schema.validation`.",
+        "Ottla only. Addresses of the schema registry that this broker asks for topics with `schema.validation`. A "
+        "password or token in the properties file is only sent to addresses in that file: with one of them, another "
+        "address cannot be set while the broker runs.",
         dynamic=True,
     )
     schema_registry_basic_auth_user_info = Setting(
@@ -63,5 +67,20 @@ class RegistrySettings(SettingsSnapshot):
 
     def registry_properties(self) -> dict[str, str]:
         """Return the properties for a client of the registry, by the names of Confluent's clients."""
-        names = (name for name in RegistrySettings.rows() if name != "schema.registry.url")
+        names = (name for name in RegistrySettings.rows() if name != URL)
         return {name.removeprefix(_PREFIX): text for name in names if (text := self.value_of(name))}
+
+    def misdirected_secrets(self, explicit: Mapping[str, str]) -> str | None:
+        """Return why a registry at a dynamic address cannot be used with the secrets of the file; None if it can.
+
+        Dynamic settings hold no secrets, so a user who may change them cannot give the secret again.
+        """
+        stored = self.registry_properties()
+        file = {**stored, URL: explicit.get(URL, "")}
+        names = secrets_to_repeat(file, {**stored, URL: self.schema_registry_url}, SECRETS & stored.keys())
+        if not names:
+            return None
+        return (
+            f"{URL} has an address that is not in the properties file of the broker, and {_PREFIX}{names[0]} of that "
+            f"file is not sent to another server: set both in the file and restart"
+        )

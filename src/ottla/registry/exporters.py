@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from ottla.client.registry import SECRETS
+from ottla.model.registry_secrets import SECRETS, URL, secrets_to_repeat
 from ottla.registry import errors
 from ottla.registry.records import Json, Record, SchemaVersion
 from ottla.registry.state import State
@@ -28,7 +28,6 @@ from ottla.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_pr
 from ottla.schemas.schema import Reference, SchemaType
 from ottla.security.secret_box import SecretBox, Unreadable, is_sealed
 
-URL: Final = "schema.registry.url"
 #: shown in place of a secret; a request that sends it keeps the secret
 HIDDEN: Final = "[hidden]"
 #: Confluent's clients also accept their properties with this prefix
@@ -233,16 +232,22 @@ def _parse_context(context_type: ContextType, value: Any, auto_context: str) -> 
 
 
 def parse_config(value: Any, old: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration of a request. A hidden secret keeps its value. Raise HttpError 40951 without a URL."""
+    """Return the configuration of a request. A hidden secret keeps its value.
+
+    Raise HttpError 40951 without a URL, and if another server than before would get a secret that the request hides.
+    """
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise errors.invalid_exporter_config("config must be an object whose values are texts")
-    config = {}
-    for given, content in value.items():
-        name = given if given == URL else given.removeprefix(_PREFIX)
-        config[name] = old.get(name, content) if name in SECRETS and content == HIDDEN else content
+    config = {given if given == URL else given.removeprefix(_PREFIX): content for given, content in value.items()}
     if not config.get(URL):
         raise errors.invalid_exporter_config(f"config needs {URL}, the address of the destination")
-    return config
+    kept = [name for name in SECRETS & config.keys() if config[name] == HIDDEN]
+    if names := secrets_to_repeat(old, config, kept):
+        raise errors.invalid_exporter_config(
+            f"another address, or other certificates that it is checked with, need the secret again: give the value of "
+            f"{', '.join(names)} in the same request"
+        )
+    return config | {name: old[name] for name in kept if name in old}
 
 
 # What an exporter has done

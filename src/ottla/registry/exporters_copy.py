@@ -16,8 +16,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ottla.client.errors import ClientError, PropertyRefused
-from ottla.client.registry import SECRETS, RegistryError, SchemaRegistry
-from ottla.registry.exporters import URL, Exporter, Task
+from ottla.client.registry import RegistryError, SchemaRegistry
+from ottla.model.registry_secrets import SECRETS, URL
+from ottla.registry.exporters import Exporter, Task
 from ottla.registry.records import Json, SchemaVersion
 from ottla.registry.subjects import Subject
 from ottla.security.secret_box import is_sealed

@@ -231,6 +231,17 @@ def test_login_and_certificates_are_those_of_the_settings() -> None:
         connect(missing)
 
 
+def test_password_of_the_file_is_not_sent_to_a_dynamic_address() -> None:
+    """A broker without a password may have accepted the address as a default of the cluster."""
+    file = BrokerSettings.parse({"schema.registry.url": URL, "schema.registry.bearer.auth.token": "secret"})
+    for defaults, own in (({}, {"schema.registry.url": "http://b:1"}), ({"schema.registry.url": "http://b:1"}, {})):
+        with pytest.raises(PropertyRefused, match=r"schema\.registry\.bearer\.auth\.token of that file is not sent"):
+            connect(file.with_dynamic(defaults, own))
+    assert connect(file.with_dynamic({}, {"schema.registry.url": f"{URL}/"}))._headers["authorization"]
+    without = BrokerSettings.parse({"schema.registry.url": URL})
+    assert "authorization" not in connect(without.with_dynamic({}, {"schema.registry.url": "http://b:1"}))._headers
+
+
 def test_wrong_settings_are_a_failure_of_the_registry() -> None:
     async def script(fixture: Fixture) -> None:
         def refuse(_: BrokerSettings) -> Any:

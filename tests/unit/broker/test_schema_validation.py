@@ -43,7 +43,7 @@ NO_ID = "the value does not begin with a schema id"
 UNKNOWN_9 = "the schema registry has no schema with id 9"
 GOOD = b"\0\0\0\0\1good"
 NINE = b"\0\0\0\0\x09nine"
-TIMED_OUT, OUT_OF_ORDER, INVALID_CONFIG, INVALID_RECORD = 7, 45, 40, 87
+TIMED_OUT, OUT_OF_ORDER, INVALID_CONFIG, INVALID_REQUEST, INVALID_RECORD = 7, 45, 40, 42, 87
 
 
 class Registry:
@@ -478,6 +478,24 @@ def test_validation_needs_a_registry(tmp_path: Path) -> None:
         assert (await fixture.produce(batch(b"json"))).error_code == INVALID_RECORD
 
     run(tmp_path, script, settings={})
+
+
+@pytest.mark.parametrize("name", ["", "0"], ids=["cluster", "broker"])
+def test_password_of_the_file_does_not_follow_an_address_that_is_set_at_run_time(tmp_path: Path, name: str) -> None:
+    async def script(fixture: Fixture) -> None:
+        code, text = await fixture.alter(name, {"schema.registry.url": "http://127.0.0.1:9"}, kind=4)
+        assert (code, text) == (INVALID_REQUEST, text)
+        assert text is not None and "schema.registry.basic.auth.user.info of that file is not sent" in text
+        assert "secret" not in text
+        # One of the addresses in the file is allowed.
+        assert await fixture.alter(name, {"schema.registry.url": "http://127.0.0.1:2"}, kind=4) == (0, None)
+        assert await fixture.alter(name, {"log.retention.ms": "1000"}, kind=4) == (0, None)
+
+    file = {
+        "schema.registry.url": "http://127.0.0.1:1,http://127.0.0.1:2",
+        "schema.registry.basic.auth.user.info": "ann:secret",
+    }
+    run(tmp_path, script, settings=file)
 
 
 def test_broker_that_has_lost_its_registry_starts_and_makes_producers_retry(tmp_path: Path) -> None:

@@ -135,6 +135,29 @@ def test_secrets_are_hidden_and_kept_when_they_come_back_hidden() -> None:
     assert changed.config == {**URL, "basic.auth.user.info": "bob:other"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema.registry.url": "http://other:8081"},
+        {"schema.registry.url": "http://127.0.0.1:1,http://other:8081"},
+        {"ssl.truststore.certificates": "a certificate"},
+        {"enable.ssl.certificate.verification": "false"},
+    ],
+)
+def test_hidden_secret_is_not_sent_to_another_server(change: dict[str, str]) -> None:
+    """A user who does not know the secret must not get it by giving the address of an own server."""
+    exporter = make(config={**URL, "basic.auth.user.info": "ann:secret", "bearer.auth.token": ""})
+    shown = exporter.visible_config()
+    with pytest.raises(HttpError) as caught:
+        exporters.update(exporter, {"config": {**shown, **change}}, AUTO)
+    assert caught.value.error_code == 40951
+    assert "give the value of basic.auth.user.info in the same request" in caught.value.message
+    repeated = {**shown, **change, "schema.registry.basic.auth.user.info": "ann:secret"}
+    assert exporters.update(exporter, {"config": repeated}, AUTO).config["basic.auth.user.info"] == "ann:secret"
+    without = {name: text for name, text in {**shown, **change}.items() if name != "basic.auth.user.info"}
+    assert "basic.auth.user.info" not in exporters.update(exporter, {"config": without}, AUTO).config
+
+
 def test_update_keeps_members_that_are_absent() -> None:
     old = make(subjects=["a*"], contextType="CUSTOM", context="site", subjectRenameFormat="x${subject}")
     assert exporters.update(old, {}, AUTO) == old

@@ -259,7 +259,11 @@ def _alter_broker(
     if unknown := unknown_settings(set(changed) - set(known)):
         log.warning("unknown settings are stored without effect count=%d first=%.100r", len(unknown), min(unknown))
     defaults, own = view.dynamic_config(services.broker_id)
-    services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
+    settings = services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
+    is_moved = settings.schema_registry_url != services.settings.schema_registry_url
+    if is_moved and (problem := settings.misdirected_secrets(settings.explicit)):
+        # Other brokers, whose files may differ, refuse to send their secrets (schema_lookup.connect).
+        raise InvalidRequest(problem)
     other = broker_config_path(BROKER_DEFAULT if name else str(services.broker_id))
     version = view.versions.get(other)
     unchanged = Create(other, config_json({})) if version is None else Check(other, version)
