@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim_client import batches
 from sim_host import BrokerHost
 
 from ottla.log.transactions import read_marker
 from ottla.model.batch import CONTROL
-from ottla.replica.partition import Role
 from ottla.testing.history import Place
 
 if TYPE_CHECKING:
     from sim_world import World
 
 _SAMPLE_S = 0.02
+
+
+class Reached(NamedTuple):
+    """A value that must not move back, and when it was reached."""
+
+    value: int
+    #: the leader epoch that the replica knew
+    epoch: int
+    #: power failures before the sample that showed the value for the first time, without those of its last interval
+    power_failures: int
 
 
 class Invariants:
@@ -28,7 +37,9 @@ class Invariants:
         #: by broker and partition: the offsets at the last sample
         self._samples: dict[int, dict[Any, tuple[Any, ...]]] = {}
         #: by broker and partition: epoch, log start, last stable offset, high watermark at the last sample
-        self._last: dict[tuple[int, str], tuple[int, int, int, int]] = {}
+        self._last: dict[tuple[int, str], tuple[Reached, ...]] = {}
+        #: power failures up to the last sample
+        self._power_failures = 0
 
     def forget(self, host: BrokerHost) -> None:
         """The process ended: a new one may start with lower values."""
@@ -42,6 +53,7 @@ class Invariants:
                     self._sample(host, host.broker.replicas.all())
             if self._world.replication is not None:
                 self._world.replication.sample()
+                self._power_failures = self._world.replication.power_failures
             await asyncio.sleep(_SAMPLE_S)
 
     def _sample(self, host: BrokerHost, partitions: list[Any]) -> None:
@@ -64,36 +76,51 @@ class Invariants:
         stable, high_watermark = partition.last_stable_offset, partition.high_watermark
         values = partition.leader_epoch, log.log_start_offset, stable, high_watermark
         before = self._last.get((host.broker_id, name))
-        if before is not None:
-            ignored = self._may_go_back(partition, before[0])
-            for what, old, new in zip(
-                ("epoch", "log-start", "stable-offset", "high-watermark"), before, values, strict=True
-            ):
-                if new < old and what not in ignored:
-                    self._say(f"{what}-moved-back", f"{host.name} {name}: from {old} to {new}")
-        self._last[host.broker_id, name] = values
+        if before is None:
+            # The offsets in the checkpoints of an earlier process may be those of an old epoch.
+            self._last[host.broker_id, name] = tuple(Reached(value, -1, -1) for value in values)
+        else:
+            self._last[host.broker_id, name] = tuple(
+                self._compare(host, partition, what, old, new)
+                for what, old, new in zip(
+                    ("epoch", "log-start", "stable-offset", "high-watermark"), before, values, strict=True
+                )
+            )
         if not log.log_start_offset <= stable <= high_watermark <= log.written_end_offset <= log.log_end_offset:
             line = f"{name}: start {log.log_start_offset}, stable {stable}, high watermark {high_watermark}"
             self._say("offsets-out-of-order", f"{line}, written {log.written_end_offset}, end {log.log_end_offset}")
         if log.synced_end_offset > log.written_end_offset:
             self._say("synced-not-written", f"{name}: {log.synced_end_offset} of {log.written_end_offset}")
 
-    def _may_go_back(self, partition: Any, epoch_before: int) -> tuple[str, ...]:
-        """Return which offsets may be lower than in the last sample, when the leader epoch was ``epoch_before``.
+    def _compare(self, host: BrokerHost, partition: Any, what: str, old: Reached, new: int) -> Reached:
+        """Compare a value with that of the last sample. Return the value with the time at which it was reached."""
+        if new == old.value:
+            return old
+        if new < old.value and not self._may_go_back(partition, what, old, new):
+            self._say(f"{what}-moved-back", f"{host.name} {partition.name}: from {old.value} to {new}")
+        return Reached(new, partition.leader_epoch, self._power_failures)
 
-        A follower truncates open transactions that the leader does not have. After a power failure a new leader may
-        lack records that were not synced. A follower that has lost all records behind its log start may learn from the
-        leader that their history ends before the log start: its log begins anew there, as in Kafka, because a leader
-        that was elected uncleanly may have other records at these offsets.
+    def _may_go_back(self, partition: Any, what: str, old: Reached, new: int) -> bool:
+        """Return whether a power failure may be the reason why an offset of a replica is lower than before.
+
+        Records below the high watermark need not be synced. If their replicas lose power, a leader is elected whose log
+        ends before the offset that was reached, and the other replicas truncate their logs to that end. A transaction
+        is open again if its marker is truncated, so the last stable offset may move to a lower offset than that end.
+        A follower that has no records behind its log start, and learns that the leader's log ends before it, begins its
+        log anew, as in Kafka, because a leader that was elected uncleanly may have other records at these offsets.
         """
-        if self._world.replication is None:
-            return ()
-        is_follower = partition.role is not Role.LEADER
-        if self._world.replication.power_failures and is_follower:
-            return "stable-offset", "high-watermark", "log-start"
-        if self._world.replication.power_failures and partition.leader_epoch > epoch_before:
-            return "stable-offset", "high-watermark"
-        return ("stable-offset",) if is_follower else ()
+        replication = self._world.replication
+        if replication is None or what == "epoch":
+            return False
+        place = Place(partition.name.topic, partition.name.partition)
+        ends = [
+            each.end_offset
+            for each in replication.elections.get(place, ())
+            if old.epoch < each.epoch <= partition.leader_epoch
+            and each.end_offset < old.value
+            and each.power_failures > old.power_failures
+        ]
+        return bool(ends) and (what != "high-watermark" or new >= min(ends))
 
     def acknowledged(self, place: Place, offset: int) -> None:
         """The record of an acknowledgement of acks=all must be synced, if the broker that sent it still runs."""
@@ -181,14 +208,15 @@ class Invariants:
         self._world.violation(name, line)
 
 
-def batches_of(log: Any) -> Iterator[tuple[Any, bytes]]:
-    """Yield the header and the bytes of each batch that is in the files of a log."""
-    offset = log.log_start_offset
+def batches_of(log: Any, from_offset: int = 0) -> Iterator[tuple[Any, bytes]]:
+    """Yield the header and the bytes of each batch that is in the files of a log, from an offset on."""
+    offset = max(log.log_start_offset, from_offset)
     while offset < log.written_end_offset:
         region = log.read(offset, 1 << 30, log.written_end_offset, at_least_one=True)
         if region is None:
             return
         for header, content in batches(region.read()):
-            if header.base_offset >= offset:
+            # A log starts within a batch if records were deleted up to there.
+            if header.next_offset > offset:
                 yield header, content
                 offset = header.next_offset

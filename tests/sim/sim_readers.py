@@ -102,6 +102,7 @@ class Reader(Client):
         replication = self.world.replication
         epochs = dict(self._leader_epochs)
         told = {place: replication.told_before(place) for place in places} if replication is not None else {}
+        power_failures = self.world.history.power_failures
         reply = await self.ask(request, _FETCH_V, broker=broker)
         is_complete = True
         for topic in reply.responses:
@@ -125,18 +126,22 @@ class Reader(Client):
                     is_complete = False
                     continue
                 if replication is not None and row.high_watermark >= 0 and is_leader:
-                    replication.told(place, epochs[place], row.high_watermark, told[place])
-                self._take(place, row)
+                    replication.told(place, epochs[place], row.high_watermark, told[place], power_failures)
+                # A follower may have been out of sync for some time, and not know what others have lost meanwhile.
+                self._take(place, row, power_failures if is_leader else -1)
                 # A leader that has not committed in its own epoch names no offsets.
                 is_complete &= 0 <= row.last_stable_offset <= self._positions[place]
         return is_complete
 
-    def _take(self, place: Place, row: Any) -> None:
+    def _take(self, place: Place, row: Any, power_failures: int) -> None:
+        """Note the records of a reply; there had been this many power failures when the broker was asked."""
         aborted = [(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
         before = self._positions[place]
         records, position, epoch = committed_records(bytes(row.records or b""), aborted, before)
         if records:
-            self.world.history.read(self.name, place, records)
+            self.world.history.note(
+                "read", reader=self.name, place=place, records=records, txn=None, power_failures=power_failures
+            )
         if position > before:
             self._positions[place] = position
             self._epochs[place] = epoch
@@ -179,9 +184,9 @@ class RackReader(Reader):
         #: records that were read from followers
         self.from_followers = 0
 
-    def _take(self, place: Place, row: Any) -> None:
+    def _take(self, place: Place, row: Any, power_failures: int) -> None:
         before = self._positions[place]
-        super()._take(place, row)
+        super()._take(place, row, power_failures)
         if place in self._closest:
             self.from_followers += self._positions[place] - before
             if self.rng.random() < 0.05:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sim_contents import CommittedContent
 from sim_host import BrokerHost
 from sim_invariants import batches_of
 
@@ -130,18 +131,34 @@ class StoreMirror:
         )
 
 
+class Election(NamedTuple):
+    """A broker began to lead a partition."""
+
+    epoch: int
+    #: the end of its log
+    end_offset: int
+    #: power failures before it
+    power_failures: int
+
+
 class ReplicationInvariants:
     """What replication promises."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.store = StoreMirror(world)
+        #: what the partitions of the clients have committed
+        self._committed: dict[Place, CommittedContent] = {}
+        #: by partition, in their order
+        self.elections: dict[Place, list[Election]] = {}
         #: the broker that leads, and the number of its start, by partition and leader epoch
         self._leaders: dict[tuple[Place, int], tuple[int, int]] = {}
         #: the highest offset that acks=all acknowledged
         self._acknowledged: dict[Place, int] = {}
         #: the highest high watermark that a reader was told, with the leader epoch
         self._told: dict[Place, tuple[int, int]] = {}
+        #: power failures before the request of that reader
+        self._told_failures: dict[Place, int] = {}
         #: the synced end of each replica when its process ended
         self._synced: dict[tuple[int, Place], int] = {}
         #: power failures so far
@@ -151,6 +168,7 @@ class ReplicationInvariants:
 
     def process_ends(self, host: BrokerHost, *, power_failed: bool) -> None:
         self.power_failures += power_failed
+        self._world.history.power_failures = self.power_failures
         for partition in host.broker.replicas.all() if host.broker is not None else ():
             self._synced[host.broker_id, _place(partition)] = partition.log.synced_end_offset
 
@@ -168,20 +186,33 @@ class ReplicationInvariants:
         self._leaders[place, epoch] = process
         end = partition.log.log_end_offset
         self._world.trace(f"{host.name} leads {place} in epoch {epoch} from offset {end}")
+        elections = self.elections.setdefault(place, [])
+        if not elections or elections[-1].epoch < epoch:
+            elections.append(Election(epoch, end, self.power_failures))
         acknowledged = self._acknowledged.get(place, -1)
         if acknowledged >= end:
             line = f"{place}: {host.name} leads from offset {end}, but acks=all acknowledged offset {acknowledged}"
             self._say("leader-lacks-acknowledged", line)
-        told_epoch, told = self._told.get(place, (-1, -1))
-        if told > end and told_epoch < epoch:
-            if not self.power_failures:
-                line = f"{place}: {host.name} leads from offset {end}, but a reader was told the high watermark {told}"
-                self._say("leader-below-high-watermark", line)
-            self._told[place] = told_epoch, end
+        self._check_committed(host, place, epoch, end)
         if self.power_failures:
             self._world.history.forget_unsynced(
                 lambda where, offset: where == place and offset >= end and offset > acknowledged
             )
+
+    def _check_committed(self, host: BrokerHost, place: Place, epoch: int, end: int) -> None:
+        """A new leader has every record that was committed or read, unless a power failure has lost it since then."""
+        told_epoch, told = self._told.get(place, (-1, -1))
+        if told > end and told_epoch < epoch:
+            if self._told_failures.get(place) == self.power_failures:
+                line = f"{place}: {host.name} leads from offset {end}, but a reader was told the high watermark {told}"
+                self._say("leader-below-high-watermark", line)
+            self._told[place] = told_epoch, end
+        committed = self._committed.get(place)
+        if committed is not None and committed.end_offset > end:
+            if committed.power_failures == self.power_failures:
+                line = f"{place}: {host.name} leads from offset {end}, but offset {committed.end_offset - 1}"
+                self._say("leader-lacks-committed", f"{line} was committed, and the power has not failed since then")
+            committed.remove_from(end)
 
     def acknowledged(self, place: Place, offset: int) -> None:
         """A producer got an acknowledgement of acks=all: enough replicas have synced the record."""
@@ -199,34 +230,65 @@ class ReplicationInvariants:
         """Return the leader epoch and the high watermark that readers know when they send a Fetch."""
         return self._told.get(place, (-1, -1))
 
-    def told(self, place: Place, epoch: int, high_watermark: int, before: tuple[int, int]) -> None:
-        """A reader was told a high watermark by the leader of ``epoch``; it had sent its request at ``before``."""
+    def told(self, place: Place, epoch: int, high_watermark: int, before: tuple[int, int], power_failures: int) -> None:
+        """A reader was told a high watermark by the leader of ``epoch``.
+
+        When it sent its request, readers knew ``before``, and there had been this many power failures.
+        """
         if before[0] <= epoch and high_watermark < before[1]:
             line = f"{place}: {high_watermark} in epoch {epoch} after {before[1]} in epoch {before[0]}"
             self._say("told-high-watermark-moved-back", line)
-        self._told[place] = max(self.told_before(place), (epoch, high_watermark), key=lambda each: each[1])
+        if high_watermark > self.told_before(place)[1]:
+            self._told[place] = epoch, high_watermark
+            self._told_failures[place] = power_failures
 
     def sample(self) -> None:
-        """Every replica that may be elected has every record that acks=all acknowledged."""
-        for place in self._acknowledged:
+        """Take over what the leaders have committed, and check every replica that may be elected."""
+        for place in self._world.places:
+            self._extend_committed(place)
             self.check_eligible(place)
 
-    def check_eligible(self, place: Place) -> None:
-        """Check the replicas of one partition."""
-        acknowledged = self._acknowledged.get(place)
-        if acknowledged is None:
+    def _extend_committed(self, place: Place) -> None:
+        leader = self.store.leader_of(place)
+        host = self._world.hosts.get(-1 if leader is None else leader)
+        partition = host.broker.replicas.find(*place) if host is not None and host.broker is not None else None
+        if partition is None or partition.role is not Role.LEADER:
             return
-        state = self.store.view.topics[place.topic].partitions[place.partition]
+        if partition.leader_epoch == self.store.view.topics[place.topic].partitions[place.partition].leader_epoch:
+            committed = self._committed.setdefault(place, CommittedContent())
+            committed.extend(partition, self.power_failures)
+
+    def check_eligible(self, place: Place) -> None:
+        """Every replica that may be elected has every record that is committed or that acks=all acknowledged."""
+        topic = self.store.view.topics.get(place.topic)
+        if topic is None:
+            return
+        state = topic.partitions[place.partition]
         unclean = {end.broker for end in state.unclean}
         for number in (*state.isr, *state.elr):
             host = self._world.hosts[number]
             if number in unclean or not host.is_ready or host.broker is None:
                 continue
             partition = host.broker.replicas.find(*place)
-            if partition is not None and not partition.offline and partition.log.log_end_offset <= acknowledged:
-                line = f"{place}: broker {number} of ISR {list(state.isr)}, ELR {list(state.elr)} ends at"
-                end = partition.log.log_end_offset
-                self._say("eligible-lacks-acknowledged", f"{line} {end}, but acks=all acknowledged {acknowledged}")
+            if partition is not None and not partition.offline:
+                line = f"{place}: broker {number} of ISR {list(state.isr)}, ELR {list(state.elr)}"
+                self._check_eligible(line, place, partition, has_leader=(place, state.leader_epoch) in self._leaders)
+
+    def _check_eligible(self, line: str, place: Place, partition: Partition, *, has_leader: bool) -> None:
+        acknowledged, end = self._acknowledged.get(place, -1), partition.log.log_end_offset
+        if end <= acknowledged:
+            line = f"{line} ends at {end}, but acks=all acknowledged {acknowledged}"
+            self._say("eligible-lacks-acknowledged", line)
+            return
+        committed = self._committed.get(place)
+        # Until a broker leads in the current epoch, it is not known what the last power failure has lost.
+        if committed is None or not has_leader:
+            return
+        if end < committed.end_offset:
+            line = f"{line} ends at {end}, but offset {committed.end_offset - 1} is committed"
+            self._say("eligible-lacks-committed", line)
+        elif (offset := committed.difference(partition.broker_id, partition.log)) is not None:
+            self._say("eligible-differs", f"{line} has another batch than the committed one at offset {offset}")
 
     # -- the end --------------------------------------------------------------------------------------------------
 

@@ -58,14 +58,21 @@ class VirtualRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._t = itertools.count()
+        #: power failures of a cluster so far
+        self.power_failures = 0
 
     def note(self, event: str, **fields: Any) -> None:
-        self.events.append({"event": event, "t": next(self._t), **fields})
+        self.events.append({"event": event, "t": next(self._t), "power_failures": self.power_failures, **fields})
 
     def forget_unsynced(self, is_lost: Callable[[Place, int], bool]) -> None:
-        """A power failure lost records: forget that they were read, or acknowledged with acks=1."""
+        """A power failure lost records: forget that they were read, or acknowledged with acks=1.
+
+        What a leader of a cluster has returned since the last power failure is not lost.
+        """
         weak = set()
         for event in self.events:
+            if event["power_failures"] == self.power_failures > 0:
+                continue
             if event["event"] == "read":
                 event["records"] = [each for each in event["records"] if not is_lost(event["place"], each[0])]
             elif event["event"] == "sent" and "weak" in event and event["offset"] is not None:
