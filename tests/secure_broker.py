@@ -44,6 +44,7 @@ from ottla.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from ottla.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -197,14 +198,31 @@ class SecureBroker:
 
 def allow_only(broker: SecureBroker, topic: str, principal: str) -> None:
     """Create a topic that one principal may use."""
-    creation = AclCreation(
-        resource_type=ResourceType.TOPIC, resource_name=topic, resource_pattern_type=PatternType.LITERAL,
-        principal=principal, host="*", operation=Operation.ALL, permission_type=Permission.ALLOW,
-    )  # fmt: skip
     with RawClient(broker.addresses["PLAINTEXT"]) as client:
         client.create_topic(topic)
+    allow(broker, topic, principal, Operation.ALL)
+
+
+def allow(broker: SecureBroker, topic: str, principal: str, operation: Operation) -> None:
+    """Allow a principal to do something with a topic."""
+    creation = AclCreation(
+        resource_type=ResourceType.TOPIC, resource_name=topic, resource_pattern_type=PatternType.LITERAL,
+        principal=principal, host="*", operation=operation, permission_type=Permission.ALLOW,
+    )  # fmt: skip
+    with RawClient(broker.addresses["PLAINTEXT"]) as client:
         (result,) = client.ask(CreateAclsRequest(creations=[creation]), 3).results
         assert result.error_code == 0, result
+
+
+def revoke(broker: SecureBroker, topic: str, principal: str, operation: Operation) -> None:
+    """Delete what ``allow`` created."""
+    acl = DeleteAclsFilter(
+        resource_type_filter=ResourceType.TOPIC, resource_name_filter=topic, pattern_type_filter=PatternType.LITERAL,
+        principal_filter=principal, host_filter="*", operation=operation, permission_type=Permission.ALLOW,
+    )  # fmt: skip
+    with RawClient(broker.addresses["PLAINTEXT"]) as client:
+        (result,) = client.ask(DeleteAclsRequest(filters=[acl]), 3).filter_results
+        assert result.error_code == 0 and len(result.matching_acls) == 1, result
 
 
 def log_in(client: RawClient, mechanism: str, exchange: SaslExchange) -> Any:

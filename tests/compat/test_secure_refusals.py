@@ -9,17 +9,18 @@ import warnings
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from drivers import DEADLINE_S, Refused, secure
 
 from ottla.client.logins import check_login
+from ottla.security.acls import Operation
 from ottla.security.sasl_client import Sasl
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
-from secure_broker import PASSWORD_MECHANISMS, SUBJECT, USER, SecureBroker, allow_only, log_in
+from secure_broker import PASSWORD_MECHANISMS, SUBJECT, USER, SecureBroker, allow, allow_only, log_in, revoke
 
 pytestmark = pytest.mark.client
 
@@ -188,3 +189,32 @@ def test_login_of_a_user_is_checked_at_the_cluster(broker: SecureBroker, listene
     assert check_login(properties)
     assert not check_login({**properties, "sasl.password": "wrong"})
     assert not check_login({**properties, "sasl.username": "stranger"})
+
+
+# -- ACLs that change --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keeps_describe", [True, False])
+def test_consumer_whose_read_is_revoked_while_it_waits_is_told(broker: SecureBroker, keeps_describe: bool) -> None:
+    topic, principal = f"revoked-{keeps_describe}", f"User:{USER}"
+    allow_only(broker, topic, "User:somebody")
+    allow(broker, topic, principal, Operation.READ)
+    if keeps_describe:
+        allow(broker, topic, principal, Operation.DESCRIBE)
+    settings = broker.librdkafka("SASL_SSL", "SCRAM-SHA-256", group_id=topic, enable_partition_eof=True)
+    consumer = Consumer({**settings, "fetch.wait.max.ms": 60_000, "auto.offset.reset": "earliest"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+
+        def next_error() -> int:
+            while (message := consumer.poll(1.0)) is None:
+                pass
+            error = message.error()
+            assert error is not None, "the topic is empty"
+            return int(error.code())
+
+        assert next_error() == KafkaError._PARTITION_EOF
+        revoke(broker, topic, principal, Operation.READ)
+        assert next_error() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    finally:
+        consumer.close()

@@ -23,7 +23,7 @@ import uvloop
 from benchmarks import kafka_server
 from benchmarks.kafka_server import KAFKA_VERSION, ApacheKafka
 from benchmarks.processes import free_port
-from tests.unit.broker.access_rules import ABSENT, FIELDS_OF, TOPIC, UNKNOWN_TOPIC_ID, Acl, Names, Shape
+from tests.unit.broker.access_rules import ABSENT, FIELDS_OF, TOPIC, Acl, Names, Shape
 from tests.unit.broker.memory_broker import MemoryBroker
 from tests.unit.broker.test_access_matrix import SHAPES, Case, Matrix, clients_of, codes_in, is_hidden
 
@@ -61,7 +61,7 @@ _SETTINGS = {
 _FIND_COORDINATOR, _DELETE_TOPICS, _DESCRIBE_CONFIGS, _DESCRIBE_CREDENTIALS = 10, 20, 32, 50
 _SHARE_GROUP = 2
 _BROKER_LOGGER, _CLIENT_METRICS = 8, 16
-_INVALID_REQUEST = 42
+_TOPIC_REFUSED, _INVALID_REQUEST = 29, 42
 #: APIs that this program uses itself to log in
 _LOGIN_APIS = (17, 36)
 
@@ -93,17 +93,10 @@ class Purpose(NamedTuple):
     explains: Callable[[Case, Answer, Answer], bool]
 
 
-def _hides_id(case: Case, ours: Answer, theirs: Answer) -> bool:
-    by_id = {(path, UNKNOWN_TOPIC_ID) for path, code in theirs.codes if code == 29}
-    return bool(by_id) and is_hidden(case, TOPIC) and ours.codes == {
-        (path, UNKNOWN_TOPIC_ID if code == 29 else code) for path, code in theirs.codes
-    }  # fmt: skip
-
-
 def _deletes_hidden_topic(case: Case, ours: Answer, theirs: Answer) -> bool:
     return (
         case.shape.api_key == _DELETE_TOPICS and is_hidden(case, TOPIC)
-        and ours.codes == {("responses.error_code", UNKNOWN_TOPIC_ID)} and theirs.codes == {("responses.error_code", 0)}
+        and ours.codes == {("responses.error_code", _TOPIC_REFUSED)} and theirs.codes == {("responses.error_code", 0)}
     )  # fmt: skip
 
 
@@ -132,13 +125,8 @@ def _is_without_reply(case: Case, ours: Answer, theirs: Answer) -> bool:
 
 ON_PURPOSE = [
     Purpose(
-        "an id of a topic that the client may not describe is answered as an unknown id (UNKNOWN_TOPIC_ID); "
-        "Kafka's TOPIC_AUTHORIZATION_FAILED tells that the topic exists",
-        _hides_id,
-    ),
-    Purpose(
-        "DeleteTopics by id with DELETE allowed and DESCRIBE denied: UNKNOWN_TOPIC_ID, because the topic is hidden; "
-        "Kafka deletes it, although it refuses the same by name",
+        "DeleteTopics by id with DELETE allowed and DESCRIBE denied: TOPIC_AUTHORIZATION_FAILED, as by name; "
+        "Kafka deletes the topic, although it refuses the same by name",
         _deletes_hidden_topic,
     ),
     Purpose("FindCoordinator of a share group: there are no share groups (gaps.md)", _finds_share_coordinator),

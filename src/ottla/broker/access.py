@@ -5,8 +5,10 @@ never the operation. Generated tests send each API with each of its resources al
 
 Without an authorizer (``authorizer.class.name`` is not set) everything is allowed, and a check costs one comparison.
 
-Answers do not tell whether a resource exists: a name that the client may not describe gets the same error whether there
-is such a resource or not, and an id that it may not describe is answered as an unknown one.
+Answers do not tell whether a name exists: one that the client may not describe gets the same error whether there is
+such a resource or not. Ids of topics are not secret, as in Kafka: they are random, so only a client that was once
+allowed to describe the topic can send one. It gets the same error as for the name, because UNKNOWN_TOPIC_ID makes a
+consumer look for the topic for ever, without a word to its user. The reply does not contain the name.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ottla.model.errors import ErrorCode, Refused, UnknownTopicId
+from ottla.model.errors import ErrorCode, Refused
 from ottla.net.connection import Connection
 from ottla.security.acls import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from ottla.wire import APIS
@@ -217,13 +219,10 @@ class Access:
             self._denials.note(Denial(connection.principal, connection.peer_host, api_key, operation, resource, name))
         return is_allowed
 
-    def check_topic(self, connection: Connection, api_key: int, name: str, *, by_id: bool, quiet: bool = False) -> None:
-        """Raise the KafkaError for a topic that this API may not be used with."""
-        if self.authorizer is None or self.may(connection, api_key, _TOPIC, name, quiet=quiet):
-            return
-        if by_id and not self.may_describe(connection, _TOPIC, name):
-            raise UnknownTopicId
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    def check_topic(self, connection: Connection, api_key: int, name: str, *, quiet: bool = False) -> None:
+        """Raise Refused for a topic that this API may not be used with."""
+        if self.authorizer is not None and not self.may(connection, api_key, _TOPIC, name, quiet=quiet):
+            raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def may_cluster(self, connection: Connection, api_key: int, purpose: str = "", *, quiet: bool = False) -> bool:
         """Return whether this API may be used at all, if that depends on the cluster."""

@@ -133,9 +133,9 @@ class RequestContext:
         """Return whether the client may use this API with a resource; ``quiet`` if that refuses nothing."""
         return self.access.may(self.connection, self.api_key, resource, name, purpose, quiet=quiet)
 
-    def check_topic(self, name: str, *, by_id: bool = False) -> None:
+    def check_topic(self, name: str) -> None:
         """Raise the KafkaError for a topic that the client may not use this API with."""
-        self.access.check_topic(self.connection, self.api_key, name, by_id=by_id)
+        self.access.check_topic(self.connection, self.api_key, name)
 
     def check_dead_letters(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Raise Refused if a change of a topic's settings chooses a dead-letter topic that the client may not write."""

@@ -113,6 +113,11 @@ def refusing_rule(case: Case) -> Rule | None:
     return None
 
 
+def is_by_id(rule: Rule, version: int) -> bool:
+    """Return whether requests of this version name a topic by its id."""
+    return rule.ids_from is not None and version >= rule.ids_from
+
+
 def is_hidden(case: Case, resource: ResourceType) -> bool:
     return not any(
         is_granted(case.acls, resource, name, Operation.DESCRIBE) for name in _names_of(case.names, resource)
@@ -140,8 +145,7 @@ def find_fault(case: Case, reply: Any) -> str:
             return f"is allowed, but the reply has {sorted(found)}"
     else:
         code = rule.code
-        is_by_id = rule.ids_from is not None and case.version >= rule.ids_from
-        if is_by_id and (is_hidden(case, TOPIC) or case.names.topic_id == ABSENT.topic_id):
+        if is_by_id(rule, case.version) and case.names.topic_id == ABSENT.topic_id:
             code = UNKNOWN_TOPIC_ID
             found |= {(path, each) for path, each in codes_in(reply) if each == code}
         expected = {(path, code) for path in rule.paths(case.version)}
@@ -289,6 +293,11 @@ class Matrix:
         case = after[0]
         rule = refusing_rule(case)
         if rule is None or rule is not refusing_rule(before[0]) or not is_hidden(case, resource):
+            return
+        if resource is TOPIC and is_by_id(rule, case.version):
+            # Ids are random and not secret, as in Kafka. The name is.
+            if _bytes(before[0].names.topic) in before[1]:
+                self.faults.append(f"{case}: tells the name of the topic")
             return
         frame = after[1]
         for old, new in zip(before[0].names, case.names, strict=True):

@@ -258,7 +258,7 @@ class FetchApi:
         topic = self._services.view.topics_by_id.get(wanted.topic) if by_id else None
         if topic is not None or not by_id:
             name = topic.name if topic is not None else wanted.topic.decode()
-            self.access.check_topic(connection, _FETCH, name, by_id=by_id)
+            self.access.check_topic(connection, _FETCH, name)
 
     def closest_replica(self, partition: Partition, rack: str, listener: str, fetch_offset: int) -> int:
         """Return the replica that a consumer in ``rack`` should read from; NO_REPLICA if that is the leader."""

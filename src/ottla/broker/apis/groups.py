@@ -276,7 +276,7 @@ def _topic_code(services: Services, context: RequestContext, topic: Any, *, quie
     if not name:
         return 0  # the coordinator answers that the id is unknown
     try:
-        context.access.check_topic(context.connection, context.api_key, name, by_id=not topic.name, quiet=quiet)
+        context.access.check_topic(context.connection, context.api_key, name, quiet=quiet)
     except KafkaError as error:
         return error.code
     return 0

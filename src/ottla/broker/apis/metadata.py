@@ -183,9 +183,10 @@ class _Describer:
         view = self._services.view
         if wanted.topic_id != ZERO_UUID or wanted.name is None:
             topic = view.topics_by_id.get(wanted.topic_id)
-            if topic is None or not self._context.may(ResourceType.TOPIC, topic.name):
-                return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id)
-            return self.topic(topic)
+            if topic is not None and self._context.may(ResourceType.TOPIC, topic.name):
+                return self.topic(topic)
+            code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
         if not self._context.may(ResourceType.TOPIC, wanted.name):
             return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=wanted.name)
         found = view.topics.get(wanted.name) or created.get(wanted.name)

@@ -609,7 +609,7 @@ class ProduceApi:
         topic = self._services.view.topics_by_id.get(key) if by_id else None
         if topic is not None or not by_id:
             name = topic.name if topic is not None else key.decode()
-            self._access.check_topic(connection, _PRODUCE, name, by_id=by_id, quiet=quiet)
+            self._access.check_topic(connection, _PRODUCE, name, quiet=quiet)
 
     def _append(
         self, partition: Partition, buffer: FrameBuffer, view: memoryview, data: PartitionData, request: ProduceRequest,

@@ -271,8 +271,8 @@ def _check_deletion(view: ClusterView, wanted: DeleteTopicState, context: Reques
             context.check_topic(wanted.name)
     elif (topic := view.topics_by_id.get(wanted.topic_id)) is not None:
         if not context.may(ResourceType.TOPIC, topic.name, "know"):
-            raise UnknownTopicId
-        context.check_topic(topic.name, by_id=True)
+            raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        context.check_topic(topic.name)
 
 
 async def _delete(services: Services, wanted: DeleteTopicState, usage: Usage) -> TopicView:
