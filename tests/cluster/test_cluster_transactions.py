@@ -6,6 +6,7 @@ librdkafka's transactions are those of clients before KIP-890: the leaders verif
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.broker
 TOPIC, GROUP, ID = "ledger", "readers", "ledger-writer"
 PARTITIONS = 6
 _TRANSACTION = 1
+#: records of a batch that is too large to be opened on the event loop
+_OPENED_RECORDS = 1500
 _DEADLINE_S = 60.0
 
 
@@ -115,3 +118,40 @@ def test_transactions_are_whole_when_their_coordinator_is_killed(ottla_cluster: 
     count = len(ledger.committed)
     ledger.write_until(lambda: len(ledger.committed) >= count + 5 * PARTITIONS)
     ledger.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("compacted", {"cleanup.policy": "compact"}),
+        ("recompressed", {"compression.type": "gzip"}),
+        ("limited", {"message.timestamp.before.max.ms": "3600000"}),
+    ],
+)
+def test_batches_that_are_opened_off_the_event_loop_are_committed(
+    ottla_cluster: ClusterProcess, name: str, config: dict[str, str]
+) -> None:
+    """Each broker leads a partition, so the verdicts about two of the three come from another broker."""
+    settings = {"bootstrap.servers": ottla_cluster.bootstrap, "log_level": 0}
+    admin = AdminClient(settings)
+    admin.create_topics([NewTopic(name, 3, 3, config=config)])[name].result(_DEADLINE_S)
+    producer = Producer({**settings, "transactional.id": f"{name}-writer", "linger.ms": 1000})
+    producer.init_transactions(_DEADLINE_S)
+    for transaction in range(2):
+        producer.begin_transaction()
+        for partition in range(3):
+            for number in range(_OPENED_RECORDS):
+                producer.produce(name, b"%d" % transaction, key=b"%d" % number, partition=partition)
+        producer.commit_transaction(_DEADLINE_S)
+    consumer = Consumer({**settings, "group.id": "opened", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(name, number, 0) for number in range(3)])
+    found: Counter[tuple[int, bytes]] = Counter()
+    deadline = time.monotonic() + _DEADLINE_S
+    while found.total() < 6 * _OPENED_RECORDS:
+        assert time.monotonic() < deadline, found
+        for message in consumer.consume(10_000, 0.2):
+            assert message.error() is None
+            found[message.partition() or 0, message.value() or b""] += 1
+    consumer.close()
+    expected = {(number, value): _OPENED_RECORDS for number in range(3) for value in (b"0", b"1")}
+    assert found == expected

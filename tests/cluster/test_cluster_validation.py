@@ -100,3 +100,25 @@ def test_dead_letters_are_appended_by_other_brokers(ottla_cluster: ClusterProces
         while differences := check_replicas(directories, topic, ends):
             assert time.monotonic() < deadline, differences
             time.sleep(0.01)
+
+
+def test_transactions_are_committed_in_a_topic_with_validation(ottla_cluster: ClusterProcess) -> None:
+    """Brokers ask the registry about the id in the first batches: for two of three, the coordinator is elsewhere."""
+    ids = sorted(ottla_cluster.brokers)
+    replicas = [ids[number:] + ids[:number] for number in range(3)]
+    with registry_stand_in() as (registry, url), RawClient(ottla_cluster.brokers[ids[0]].bootstrap) as client:
+        registry.add("any", '"string"')
+        use_registry(client, url)
+        create(client, "validated-transactions", replicas, schema_validation="reject")
+        producer = Producer({"bootstrap.servers": ottla_cluster.bootstrap, "transactional.id": "validated"})
+        producer.init_transactions(WAIT_S)
+        for _ in range(2):
+            producer.begin_transaction()
+            for number in range(3):
+                producer.produce("validated-transactions", GOOD, b"key", number)
+            producer.commit_transaction(WAIT_S)
+        use_registry(client, "")
+    stored = read(ottla_cluster.bootstrap, "validated-transactions", 6)
+    assert [(number, offset) for number, offset, _, _ in stored] == [
+        (number, offset) for number in range(3) for offset in (0, 2)
+    ]

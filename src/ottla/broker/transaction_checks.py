@@ -8,15 +8,20 @@ added. If this broker coordinates the transaction itself, it asks its own shard 
 
 A verdict that allows a batch holds only until the transaction ends. Each question therefore has a guard, which the
 marker of the producer removes. Without it a delayed batch could be appended after the marker, and nothing would end the
-transaction that it opens.
+transaction that it opens. A verdict does not hold in a later leader epoch, because another leader may have appended the
+marker, nor for a new topic of the same name.
+
+A verdict belongs to the request that asked for it (``RequestChecks``), from the question until the request has been
+handled. ``verdict`` only looks at it: a batch that is opened off the event loop is verified before and after that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
 
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
@@ -24,6 +29,7 @@ from ottla.env.tasks import Tasks
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, OttlaError, Refused
 from ottla.model.types import FrameBuffer, TopicPartition
+from ottla.replica.partition import Partition
 from ottla.wire import Message
 from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -38,7 +44,8 @@ _REQUEST_TRANSACTIONS_MAX = 500
 #: as long as a request waits for the markers of the previous transaction on the coordinator itself
 _CONCURRENT_WAIT_S = 1.0
 _CONCURRENT_RETRY_S = 0.005
-#: verdicts that no batch has used yet; each belongs to a request that is being handled
+#: each verdict belongs to a request that is being handled; above this number the oldest is removed, and its client
+#: retries
 _VERDICTS_MAX = 10_000
 
 Codes = dict[TopicPartition, ErrorCode]
@@ -52,6 +59,18 @@ class Asker(Protocol):
     async def ask(self, broker_id: int, request: Message, version: int, *, timeout_s: float = ...) -> object: ...
 
 
+class Term(NamedTuple):
+    """The time for which one broker leads a partition of one topic: no other broker appends a marker meanwhile."""
+
+    topic_id: bytes
+    leader_epoch: int
+
+
+def term_of(partition: Partition) -> Term:
+    """Return the current term of a partition's leader."""
+    return Term(partition.topic_id, partition.leader_epoch)
+
+
 class _Key(NamedTuple):
     name: TopicPartition
     producer: Producer
@@ -60,17 +79,62 @@ class _Key(NamedTuple):
 class _Guard:
     """One question, and its answer when it is known."""
 
-    __slots__ = ("code", "leader_epoch")
+    __slots__ = ("code", "term")
 
-    def __init__(self, leader_epoch: int) -> None:
+    def __init__(self, term: Term) -> None:
         #: of the partition when the question was asked
-        self.leader_epoch = leader_epoch
+        self.term = term
         self.code: ErrorCode | None = None
 
 
 class _Question(NamedTuple):
     transaction: AddPartitionsToTxnTransaction
     answer: asyncio.Future[Codes]
+
+
+class RequestChecks:
+    """The questions that one request asks. ``TransactionChecks.verdict`` returns the answers until the block ends.
+
+    with checks.request() as request_checks:
+        await request_checks.ask(...)
+        # handle the request to its end
+    """
+
+    def __init__(self, checks: TransactionChecks) -> None:
+        self._checks = checks
+        self._guards: dict[_Key, _Guard] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._checks.remove_guards(self._guards)
+
+    async def ask(
+        self, broker_id: int, transactional_id: str, producer: Producer, partitions: Mapping[TopicPartition, Term], *,
+        verify_only: bool,
+    ) -> None:  # fmt: skip
+        """Get the verdicts about these partitions.
+
+        While the markers of the previous transaction are written, the question is repeated for ``_CONCURRENT_WAIT_S``.
+        Each question has new guards: these markers make earlier answers void, not the next one.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CONCURRENT_WAIT_S
+        while True:
+            guards = {_Key(name, producer): _Guard(term) for name, term in partitions.items()}
+            self._guards.update(guards)
+            self._checks.add_guards(guards)
+            codes = await self._checks.ask(
+                broker_id, transactional_id, producer, list(partitions), verify_only=verify_only
+            )
+            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values() or loop.time() >= deadline:
+                break
+            await asyncio.sleep(_CONCURRENT_RETRY_S)
+        for key, guard in guards.items():
+            guard.code = codes[key.name]
 
 
 class TransactionChecks:
@@ -87,38 +151,34 @@ class TransactionChecks:
         """Return the other live broker that leads this partition of ``__transaction_state``; None if there is none."""
         return self._peers.leader_of(TopicPartition(TRANSACTION_TOPIC, partition))
 
-    async def check(
-        self, broker_id: int, transactional_id: str, producer: Producer, partitions: dict[TopicPartition, int], *,
-        verify_only: bool,
-    ) -> None:  # fmt: skip
-        """Get the verdicts about these partitions, which are given with their leader epochs, for ``take``.
+    def request(self) -> RequestChecks:
+        """Return what gets the verdicts for one request."""
+        return RequestChecks(self)
 
-        While the markers of the previous transaction are written, the question is repeated for ``_CONCURRENT_WAIT_S``.
-        Each question has new guards: these markers make earlier answers void, not the next one.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _CONCURRENT_WAIT_S
-        while True:
-            guards = {_Key(name, producer): _Guard(epoch) for name, epoch in partitions.items()}
-            while len(self._guards) + len(guards) > _VERDICTS_MAX and self._guards:
-                del self._guards[next(iter(self._guards))]
-            self._guards.update(guards)
-            codes = await self.ask(broker_id, transactional_id, producer, list(partitions), verify_only=verify_only)
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values() or loop.time() >= deadline:
-                break
-            await asyncio.sleep(_CONCURRENT_RETRY_S)
+    def add_guards(self, guards: Mapping[_Key, _Guard]) -> None:
+        """Add the guards of questions that are about to be asked."""
+        while len(self._guards) + len(guards) > _VERDICTS_MAX and self._guards:
+            del self._guards[next(iter(self._guards))]
+        self._guards.update(guards)
+
+    def remove_guards(self, guards: Mapping[_Key, _Guard]) -> None:
+        """Remove these guards, but not those that a later request of the same producer has put in their place."""
         for key, guard in guards.items():
-            guard.code = codes[key.name]
+            if self._guards.get(key) is guard:
+                del self._guards[key]
 
-    def take(self, name: TopicPartition, producer: Producer, leader_epoch: int) -> ErrorCode:
-        """Return the verdict about a batch, and forget it. Without a valid one the error makes the client retry."""
-        guard = self._guards.pop(_Key(name, producer), None)
-        if guard is None or guard.code is None or guard.leader_epoch != leader_epoch:
+    def verdict(self, name: TopicPartition, producer: Producer, term: Term) -> ErrorCode:
+        """Return the verdict about a batch. If there is none that holds in this term, the error lets the client retry.
+
+        Call it immediately before each append: a marker may have removed the verdict since the last call.
+        """
+        guard = self._guards.get(_Key(name, producer))
+        if guard is None or guard.code is None or guard.term != term:
             return ErrorCode.NOT_COORDINATOR
         return guard.code
 
     def marker_written(self, name: TopicPartition, producer_id: int) -> None:
-        """Forget the verdicts about a producer whose transaction a marker has ended."""
+        """Remove the verdicts about a producer whose transaction a marker has ended."""
         if self._guards:
             ended = [key for key in self._guards if key.name == name and key.producer.producer_id == producer_id]
             for key in ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,18 +12,21 @@ from typing import Any
 import pytest
 from tests.unit.broker.cluster_fixtures import make_view
 from tests.unit.broker.request_fixtures import request_context
-from tests.unit.broker.test_produce_opening import Connection, settle
+from tests.unit.broker.test_produce_opening import Connection, SlowOpener, settle
+from tests.unit.log.log_fixtures import NOW, topic
+from tests.unit.log.store_fixtures import spec
 from tests.unit.log.txn_fixtures import txn_batch
-from tests.unit.replica.test_replica_manager import ManagerFixture
+from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.apis.transactions import txn_offset_commit
-from ottla.broker.transaction_checks import TransactionChecks
+from ottla.broker.transaction_checks import Term, TransactionChecks, term_of
 from ottla.coordinator.outcome import Client, Producer
 from ottla.coordinator.request_order import RequestOrder
 from ottla.coordinator.runtime import StaleConnection
 from ottla.model.errors import ErrorCode
+from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.net.client import Unreachable
 from ottla.testing.raw import produce_request, read_answer, request_bytes
@@ -95,27 +99,34 @@ class ProducerFixture(ManagerFixture):
         self.connection: Any = Connection()
 
     async def send(self, version: int, data: bytes | None = None) -> None:
-        request = produce_request(("orders", 0, data or txn_batch()), acks=1)
+        await self.send_to(version, ("orders", 0, data or txn_batch()))
+
+    async def send_to(self, version: int, *batches: tuple[str, int, bytes]) -> None:
+        request = produce_request(*batches, acks=1)
         request.transactional_id = "x"
         frame = bytearray(request_bytes(request, version, 7, "test"))
         self.api.handle(self.connection, frame, memoryview(frame), 0, len(frame), version, 7)
         await settle()
 
     async def answer(self, version: int) -> ErrorCode:
-        """Return the error code of the latest reply."""
+        """Return the error code of the latest reply, which has one."""
+        (code,) = await self.answers(version)
+        return code
+
+    async def answers(self, version: int) -> list[ErrorCode]:
+        """Return the error codes of the latest reply."""
         for _ in range(3):
             self.manager.write_turn()
             await settle()
         reply = read_answer(self.connection.slots[-1].data[4:], 0, version, 7)
-        return ErrorCode(reply.responses[0].partition_responses[0].error_code)
+        return [ErrorCode(row.error_code) for each in reply.responses for row in each.partition_responses]
 
 
-Script = Callable[[ProducerFixture], Coroutine[Any, Any, None]]
-
-
-def played(path: Path, script: Script) -> None:
+def played(
+    path: Path, script: Callable[[Any], Coroutine[Any, Any, None]], kind: type[ProducerFixture] = ProducerFixture
+) -> None:
     async def play() -> None:
-        fixture = ProducerFixture(path)
+        fixture = kind(path)
         await script(fixture)
         assert fixture.connection.muted == 0
         await fixture.api.stop()
@@ -237,23 +248,162 @@ def test_marker_during_the_question_makes_the_answer_worthless(tmp_path: Path) -
     played(tmp_path, script)
 
 
-def test_verdict_holds_for_one_batch_in_one_leader_epoch_and_for_its_producer() -> None:
+def test_verdict_holds_for_one_request_in_one_leader_epoch_and_for_its_producer() -> None:
     async def run() -> None:
         checks = TransactionChecks(Coordinator())
-
-        async def check() -> None:
-            await checks.check(COORDINATOR, "x", PRODUCER, {ORDERS: 3}, verify_only=True)
-
-        await check()
-        assert checks.take(ORDERS, Producer(1, 1), 3) == ErrorCode.NOT_COORDINATOR
-        checks.marker_written(ORDERS, 2)
-        checks.marker_written(TopicPartition("orders", 1), 1)
-        assert checks.take(ORDERS, PRODUCER, 3) == ErrorCode.NONE
-        assert checks.take(ORDERS, PRODUCER, 3) == ErrorCode.NOT_COORDINATOR
-        await check()
-        assert checks.take(ORDERS, PRODUCER, 4) == ErrorCode.NOT_COORDINATOR
+        term = Term(b"topic", 3)
+        with checks.request() as request:
+            await request.ask(COORDINATOR, "x", PRODUCER, {ORDERS: term}, verify_only=True)
+            assert checks.verdict(ORDERS, Producer(1, 1), term) == ErrorCode.NOT_COORDINATOR
+            assert checks.verdict(ORDERS, PRODUCER, Term(b"topic", 4)) == ErrorCode.NOT_COORDINATOR
+            assert checks.verdict(ORDERS, PRODUCER, Term(b"new topic", 3)) == ErrorCode.NOT_COORDINATOR
+            checks.marker_written(ORDERS, 2)
+            checks.marker_written(TopicPartition("orders", 1), 1)
+            for _ in range(2):
+                assert checks.verdict(ORDERS, PRODUCER, term) == ErrorCode.NONE
+            checks.marker_written(ORDERS, 1)
+            assert checks.verdict(ORDERS, PRODUCER, term) == ErrorCode.NOT_COORDINATOR
+        with checks.request() as request:
+            await request.ask(COORDINATOR, "x", PRODUCER, {ORDERS: term}, verify_only=True)
+        assert checks.verdict(ORDERS, PRODUCER, term) == ErrorCode.NOT_COORDINATOR
 
     asyncio.run(run())
+
+
+def test_end_of_a_request_leaves_the_verdict_of_a_later_request() -> None:
+    async def run() -> None:
+        checks = TransactionChecks(Coordinator())
+        term = Term(b"topic", 3)
+        with checks.request() as later:
+            with checks.request() as earlier:
+                for request in (earlier, later):
+                    await request.ask(COORDINATOR, "x", PRODUCER, {ORDERS: term}, verify_only=True)
+            assert checks.verdict(ORDERS, PRODUCER, term) == ErrorCode.NONE
+
+    asyncio.run(run())
+
+
+# -- batches that are opened off the event loop ------------------------------------------------------------------------
+
+
+class OpenerFixture(ProducerFixture):
+    """A broker with a compacted topic, whose batches are opened when the test says so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.opener = SlowOpener()
+        self.manager.opener = self.opener  # type: ignore[assignment]
+        self.compacted = self.add(0, name="compacted", settings=topic(cleanup_policy="compact"))
+
+    def verdict(self) -> ErrorCode:
+        """Return the verdict about the producer in the compacted topic."""
+        return self.checks.verdict(self.compacted.name, PRODUCER, term_of(self.compacted))
+
+    async def send_large(self, version: int, *others: tuple[str, int, bytes]) -> None:
+        """Send a batch that is too large for the event loop to open, and wait until the opener has it."""
+        await self.send_to(version, ("compacted", 0, LARGE), *others)
+        assert len(self.opener.waiting) == 1
+        assert self.compacted.log.log_end_offset == 0
+
+
+LARGE = txn_batch(*[b"v"] * 2000)
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_batch_that_is_opened_elsewhere_is_appended_with_the_verdict(tmp_path: Path, version: int) -> None:
+    async def script(fixture: OpenerFixture) -> None:
+        await fixture.send_large(version)
+        await fixture.opener.release()
+        assert await fixture.answer(version) == 0
+        assert fixture.compacted.log.log_end_offset == 2000
+        assert len(fixture.coordinator.requests) == 1
+        assert fixture.verdict() == ErrorCode.NOT_COORDINATOR, "the request has been handled"
+
+    played(tmp_path, script, OpenerFixture)
+
+
+def test_batches_behind_one_that_is_opened_elsewhere_are_appended_with_their_verdicts(tmp_path: Path) -> None:
+    async def script(fixture: OpenerFixture) -> None:
+        second = fixture.add(1, name="compacted", settings=topic(cleanup_policy="compact"))
+        await fixture.send_large(9, ("orders", 0, txn_batch()), ("compacted", 1, LARGE))
+        await fixture.opener.release()
+        await fixture.opener.release()
+        assert await fixture.answers(9) == [0, 0, 0]
+        assert [each.log.log_end_offset for each in (fixture.compacted, fixture.orders, second)] == [2000, 1, 2000]
+        assert len(fixture.coordinator.requests) == 1
+
+    played(tmp_path, script, OpenerFixture)
+
+
+def test_batch_that_is_opened_twice_is_appended_with_the_verdict(tmp_path: Path) -> None:
+    async def script(fixture: OpenerFixture) -> None:
+        await fixture.send_large(9)
+        fixture.manager.configure(b"compacted", topic(cleanup_policy="compact", compression_type="zstd"))
+        await fixture.opener.release()
+        await fixture.opener.release()
+        assert await fixture.answer(9) == 0
+        assert len(fixture.coordinator.requests) == 1
+
+    played(tmp_path, script, OpenerFixture)
+
+
+def test_marker_while_the_batch_is_opened_makes_the_client_retry(tmp_path: Path) -> None:
+    """The marker ended the transaction: the batch would open one that nothing ends."""
+
+    async def script(fixture: OpenerFixture) -> None:
+        await fixture.send_large(9)
+        fixture.checks.marker_written(fixture.compacted.name, PRODUCER.producer_id)
+        await fixture.opener.release()
+        assert await fixture.answer(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert fixture.compacted.log.log_end_offset == 0
+        fixture.coordinator.codes = [ErrorCode.TRANSACTION_ABORTABLE]
+        await fixture.send_to(9, ("compacted", 0, LARGE))
+        assert await fixture.answer(9) == ErrorCode.INVALID_TXN_STATE, "the retry asks again"
+
+    played(tmp_path, script, OpenerFixture)
+
+
+def test_new_leader_epoch_while_the_batch_is_opened_makes_the_client_retry(tmp_path: Path) -> None:
+    """Another leader may have appended the marker."""
+
+    async def script(fixture: OpenerFixture) -> None:
+        await fixture.send_large(9)
+        fixture.manager.apply_state(fixture.compacted, replace(ONLY_REPLICA, leader_epoch=1))
+        await fixture.opener.release()
+        assert await fixture.answer(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert fixture.compacted.log.log_end_offset == 0
+
+    played(tmp_path, script, OpenerFixture)
+
+
+def test_topic_that_is_created_again_while_the_batch_is_opened_makes_the_client_retry(tmp_path: Path) -> None:
+    """No marker is written to a deleted topic, so the transaction may have ended."""
+
+    async def script(fixture: OpenerFixture) -> None:
+        await fixture.send_large(9)
+        fixture.manager.remove_topic(b"compacted", lambda: "unique")
+        created = fixture.manager.add(
+            spec(fixture.compacted.name, topic_id=bytes(15) + b"2", settings=topic(cleanup_policy="compact")),
+            ONLY_REPLICA,
+        )
+        await fixture.opener.release()
+        assert await fixture.answer(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert created.log.log_end_offset == 0
+
+    played(tmp_path, script, OpenerFixture)
+
+
+def test_batch_that_the_opener_refuses_leaves_no_verdict(tmp_path: Path) -> None:
+    async def script(fixture: OpenerFixture) -> None:
+        records = [Record(timestamp=NOW, key=None, value=b"v")] * 2000
+        keyless = build_batch(records, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+        await fixture.send_to(9, ("compacted", 0, keyless))
+        assert fixture.verdict() == ErrorCode.NONE
+        await fixture.opener.release()
+        assert await fixture.answer(9) == ErrorCode.INVALID_RECORD
+        assert fixture.verdict() == ErrorCode.NOT_COORDINATOR
+
+    played(tmp_path, script, OpenerFixture)
 
 
 def test_questions_of_many_producers_share_a_request() -> None:
@@ -284,7 +434,7 @@ class GroupsFixture:
     def __init__(self) -> None:
         self.coordinator = Coordinator()
         self.committed = 0
-        self.replica = SimpleNamespace(leader_epoch=4)
+        self.replica = SimpleNamespace(leader_epoch=4, topic_id=b"offsets")
         self.services: Any = SimpleNamespace(
             access=ALL_ALLOWED, view=SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[None])}),
             checks=TransactionChecks(self.coordinator), groups=self,

@@ -17,22 +17,25 @@ to wait for one.
 
 from __future__ import annotations
 
-from functools import partial
+import asyncio
 from struct import Struct
 from typing import NamedTuple
 
 from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.services import Services
 from ottla.broker.throttling import with_throttle_time
-from ottla.broker.transaction_checks import find_inconsistency
+from ottla.broker.transaction_checks import find_inconsistency, term_of
+from ottla.broker.transactional_batches import (
+    IMPLICIT_FROM,
+    Beginnings,
+    TransactionalBatches,
+    begun_by,
+    is_in_transaction,
+)
 from ottla.cluster.view import INTERNAL_TOPICS
-from ottla.coordinator.outcome import Moment, Producer, Ticket
-from ottla.coordinator.runtime import PendingReply
-from ottla.coordinator.transaction import TransactionShard, write_error
-from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.env.tasks import Tasks
 from ottla.log.opening import NeedsOpening, Opening
-from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
+from ottla.model.batch import read_header
 from ottla.model.errors import (
     ErrorCode,
     InvalidRecord,
@@ -44,13 +47,12 @@ from ottla.model.errors import (
 )
 from ottla.model.settings import TopicSettings
 from ottla.model.settings_registry import NO_VALIDATION
-from ottla.model.types import FrameBuffer, TopicPartition
+from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Slot
 from ottla.replica.partition import Partition
 from ottla.security.acls import ResourceType
 from ottla.security.quotas import Quota
 from ottla.wire.frame import read_client_id
-from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.wire.produce import (
     FLEXIBLE_FROM,
     LEADERS_FROM,
@@ -72,16 +74,9 @@ _unpack_int32 = Struct(">i").unpack_from
 _unpack_attributes = Struct(">h").unpack_from
 _TAGS_BEHIND_BATCH = b"\0\0\0"
 
-#: first version in which a batch adds its partition to the transaction (KIP-890)
-_IMPLICIT_FROM = 12
-#: first version whose clients know TRANSACTION_ABORTABLE
-_ABORTABLE_FROM = 11
 #: after these errors the client sends the same batch again: too few replicas, the coordinator cannot say yet, or the
 #: batch could not be opened or validated in time
 _RETRIED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.REQUEST_TIMED_OUT)
-_PRODUCER_AT = 43
-_unpack_producer = Struct(">qh").unpack_from
-
 
 #: results by topic: its name, or its id from v13 on
 Topics = list[tuple[bytes, list[PartitionResult]]]
@@ -253,6 +248,7 @@ class ProduceApi:
         self._monotonic = services.clock.monotonic
         self._hints = LeaderHints(services)
         self._access = services.access
+        self._transactional = TransactionalBatches(services)
         self._tasks = Tasks()
         #: the newest request that began a transaction and waits for the coordinator
         self._beginning = _Beginning()
@@ -293,7 +289,7 @@ class ProduceApi:
             if batch_end != end or size < 0:
                 self._handle_general(connection, buffer, view, start, end, version, correlation_id)
                 return
-        if shortcut.begins_transactions and not _is_in_transaction(shortcut.partition, buffer, position, batch_end):
+        if shortcut.begins_transactions and not is_in_transaction(shortcut.partition, buffer, position, batch_end):
             self._handle_general(connection, buffer, view, start, end, version, correlation_id)
             return
         self._append_one(connection, shortcut, buffer, view, position, batch_end, correlation_id)
@@ -332,8 +328,8 @@ class ProduceApi:
     def _append_one(
         self, connection: Connection, shortcut: _Shortcut, buffer: FrameBuffer, view: memoryview, start: int, end: int,
         correlation_id: int,
-    ) -> None:  # fmt: skip
-        """Append the only batch of a request. The partition was found before."""
+    ) -> asyncio.Task[None] | None:  # fmt: skip
+        """Append the only batch of a request, in the partition that was found before. Return the task that opens it."""
         partition, acks, version = shortcut.partition, shortcut.acks, shortcut.version
         replicas = self._replicas
         now_ms = self._wall_ms()
@@ -345,7 +341,7 @@ class ProduceApi:
             if shortcut.transactional_id is None:
                 base_offset, end_offset = replicas.append(partition, buffer, view, start, end, now_ms)
             else:
-                self._check_transaction(partition, shortcut.transactional_id, buffer, start, end, version)
+                self._transactional.check(partition, shortcut.transactional_id, buffer, start, end, version)
                 base_offset, end_offset = replicas.append(
                     partition, buffer, view, start, end, now_ms, transactional=True
                 )
@@ -356,63 +352,70 @@ class ProduceApi:
             unopened = _Unopened(0, 0, key, partition.name.partition, bytearray(view[start:end]), needs.opening)
             topics = [(key, [PartitionResult(partition.name.partition)])]
             whole = self._begin_reply(connection, request, version, correlation_id, topics)
-            self._open_then_append(connection, request, version, whole, topics, [unopened], failed=False)
-            return
+            return self._open_then_append(connection, request, version, whole, topics, [unopened], failed=False)
         except KafkaError as error:
             _note_refused(partition, error, buffer, start, end)
             if acks == 0:
                 connection.close()
-                return
+                return None
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
             results = [(key, [_refusal(partition.name.partition, error)])]
             whole = _ManyWriter(connection, correlation_id, version, results, 0.0, self._hints)
             connection.enqueue(whole)
             _end_reply(connection, whole, failed=True)
-            return
+            return None
         if acks == 0:
             replicas.acks_zero += 1
             connection.touch()  # a reply would, and there is none: the connection is not idle
-            return
+            return None
         log = partition.log
         append_time = now_ms if log.settings.log_append_time else -1
         reply = shortcut.template.fill(correlation_id, base_offset, append_time, log.log_start_offset)
         writer = _OneWriter(connection, connection.turn_started, reply, shortcut, correlation_id)
         connection.enqueue(writer)
         replicas.wait(partition, partition.until(acks), end_offset, writer)
+        return None
 
     # -- the general path -----------------------------------------------------------------------------------------
 
     def _handle_general(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
         correlation_id: int, *, is_added: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> asyncio.Task[None] | None:  # fmt: skip
+        """Handle a request. Return the task that opens and appends some of its batches, None if there is none.
+
+        With ``is_added`` the coordinator was asked about the batches that begin a transaction.
+        """
         request = parse_produce(buffer, start, end, version)
         if request.transactional_id is not None and not is_added:
-            coordinator = self._other_coordinator(request.transactional_id)
-            is_asked = version >= _IMPLICIT_FROM or coordinator is not None
-            names = self._to_add(connection, request, buffer, version) if is_asked else {}
-            if names:
+            coordinator = self._transactional.other_coordinator(request.transactional_id)
+            is_asked = version >= IMPLICIT_FROM or coordinator is not None
+            beginnings = self._to_add(connection, request, buffer, version) if is_asked else {}
+            if beginnings:
                 # Later requests of this connection must not be handled before this one.
                 connection.mute()
                 frame = bytes(view[start:end])
                 self._beginning = beginning = _Beginning()
                 work = self._add_then_handle(
-                    connection, frame, version, correlation_id, request.transactional_id, names, coordinator, beginning
-                )
+                    connection, frame, version, correlation_id, request.transactional_id, beginnings, coordinator,
+                    beginning,
+                )  # fmt: skip
                 self._tasks.start(work, "begin a transaction")
-                return
+                return None
         shortcut = self._learn(connection, buffer, start, request, version)
         if shortcut is not None:
             data = request.topics[0][1][0]
-            self._append_one(connection, shortcut, buffer, view, data.start, data.end, correlation_id)
-            return
-        self._append_many(connection, buffer, view, request, version, correlation_id)
+            return self._append_one(connection, shortcut, buffer, view, data.start, data.end, correlation_id)
+        return self._append_many(connection, buffer, view, request, version, correlation_id)
 
     def _append_many(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, request: ProduceRequest, version: int,
         correlation_id: int,
-    ) -> None:  # fmt: skip
-        """Append the batches of a request in order. If one has to be opened first, those behind it wait for it."""
+    ) -> asyncio.Task[None] | None:  # fmt: skip
+        """Append the batches of a request in order. If one has to be opened first, those behind it wait for it.
+
+        Return the task that does so, None if no batch is opened.
+        """
         topics: Topics = []
         whole = self._begin_reply(connection, request, version, correlation_id, topics)
         failed = False
@@ -442,9 +445,9 @@ class ProduceApi:
                 batch = bytearray(view[data.start : data.end])
                 unopened.append(_Unopened(number, place, key, data.partition, batch, opening))
         if unopened:
-            self._open_then_append(connection, request, version, whole, topics, unopened, failed=failed)
-        else:
-            _end_reply(connection, whole, failed=failed)
+            return self._open_then_append(connection, request, version, whole, topics, unopened, failed=failed)
+        _end_reply(connection, whole, failed=failed)
+        return None
 
     def _begin_reply(
         self, connection: Connection, request: ProduceRequest, version: int, correlation_id: int,
@@ -473,11 +476,11 @@ class ProduceApi:
     def _open_then_append(
         self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
         topics: Topics, unopened: list[_Unopened], *, failed: bool,
-    ) -> None:  # fmt: skip
+    ) -> asyncio.Task[None]:  # fmt: skip
         # Later requests of this connection must not be handled before this one.
         connection.mute()
         work = self._append_opened(connection, request, version, whole, topics, unopened, failed)
-        self._tasks.start(work, "open batches")
+        return self._tasks.start(work, "open batches")
 
     async def _append_opened(
         self, connection: Connection, request: ProduceRequest, version: int, whole: _ManyWriter | None,
@@ -622,7 +625,7 @@ class ProduceApi:
             if version < _ZSTD_FROM:
                 _check_codec(buffer, data.start, data.end)
             if request.transactional_id is not None:
-                self._check_transaction(partition, request.transactional_id, buffer, data.start, data.end, version)
+                self._transactional.check(partition, request.transactional_id, buffer, data.start, data.end, version)
             base, end_offset = self._replicas.append(
                 partition, buffer, view, data.start, data.end, now_ms,
                 transactional=request.transactional_id is not None, opened=opened,
@@ -633,98 +636,44 @@ class ProduceApi:
         append_time = now_ms if partition.log.settings.log_append_time else -1
         return PartitionResult(data.partition, 0, base, append_time, partition.log.log_start_offset), end_offset
 
-    def _to_add(
-        self, connection: Connection, request: ProduceRequest, buffer: FrameBuffer, version: int
-    ) -> dict[Producer, dict[TopicPartition, int]]:
-        """Return the partitions in which batches of this request begin a transaction, with epochs, by producer."""
-        names: dict[Producer, dict[TopicPartition, int]] = {}
+    def _to_add(self, connection: Connection, request: ProduceRequest, buffer: FrameBuffer, version: int) -> Beginnings:
+        """Return the partitions in which batches of this request begin a transaction."""
+        beginnings: Beginnings = {}
         for key, partitions in request.topics:
             for data in partitions:
                 try:
                     partition = self._find(connection, key, data, request, version, buffer, quiet=True)
                 except KafkaError:
                     continue
-                if _is_in_transaction(partition, buffer, data.start, data.end):
-                    continue
-                if read_header(buffer, data.start).attributes & TRANSACTIONAL:
-                    producer = Producer(*_unpack_producer(buffer, data.start + _PRODUCER_AT))
-                    names.setdefault(producer, {})[partition.name] = partition.leader_epoch
-        return names
+                producer = begun_by(partition, buffer, data.start, data.end)
+                if producer is not None:
+                    beginnings.setdefault(producer, {})[partition.name] = term_of(partition)
+        return beginnings
 
     async def _add_then_handle(
         self, connection: Connection, frame: bytes, version: int, correlation_id: int, transactional_id: str,
-        names: dict[Producer, dict[TopicPartition, int]], coordinator: int | None, beginning: _Beginning,
+        beginnings: Beginnings, coordinator: int | None, beginning: _Beginning,
     ) -> None:  # fmt: skip
-        """Add the partitions to the transaction, wait until the coordinator has stored that, then handle the request.
-
-        An error of the coordinator is found again, and answered, when the batch is verified. If the coordinator has
-        moved in the meantime, the partition is missing there, and the client retries. ``coordinator`` is the broker
-        that coordinates the transaction, None for this broker.
-        """
+        """Add the partitions to the transaction, then handle the request until its batches are appended or refused."""
         try:
-            for producer, partitions in names.items():
-                if coordinator is None:
-                    await self._add_here(transactional_id, producer, list(partitions))
-                else:
-                    await self._services.checks.check(
-                        coordinator, transactional_id, producer, partitions, verify_only=version < _IMPLICIT_FROM
-                    )
-            if not connection.closing:
+            with self._services.checks.request() as checks:
+                await self._transactional.add(checks, coordinator, transactional_id, beginnings, version)
+                if connection.closing:
+                    return
                 connection.touch()  # begins a turn, at whose end the batch is written
                 buffer, before, started = bytearray(frame), connection.newest_slot, self._monotonic()
-                self._handle_general(
+                opening = self._handle_general(
                     connection, buffer, memoryview(buffer), 0, len(buffer), version, correlation_id, is_added=True
                 )
                 if beginning.spent_s is not None:
                     self._tell_throttle_time(connection, before, beginning.throttle_ms, started - beginning.spent_s)
+                if opening is not None:
+                    await asyncio.wait([opening])
         finally:
             connection.unmute()
 
-    async def _add_here(self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]) -> None:
-        transactions = self._services.transactions
-        await transactions.wait_for_markers(transactional_id)
-        answer = transactions.run(
-            transactional_id,
-            partial(_add_partitions, transactional_id, producer, partitions),
-            lambda code: AddPartitionsToTxnResponse(error_code=code),
-        )
-        if isinstance(answer, PendingReply):
-            await answer
-
     async def stop(self) -> None:
         await self._tasks.stop()
-
-    def _other_coordinator(self, transactional_id: str) -> int | None:
-        """Return the broker that coordinates this id; None if it is this broker, or if there is none now."""
-        services = self._services
-        if not services.view.brokers:
-            return None
-        return services.checks.coordinator_of(services.transactions.partition_for(transactional_id))
-
-    def _check_transaction(
-        self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, version: int
-    ) -> None:
-        """Raise Refused if the coordinator did not add the partition to the transaction of this batch (KIP-890)."""
-        if end - start < HEADER_BYTES:
-            return  # Log.append raises the error
-        header = read_header(buffer, start)
-        if not header.attributes & TRANSACTIONAL:
-            return
-        if _is_in_transaction(partition, buffer, start, end):
-            return
-        producer = Producer(header.producer_id, header.producer_epoch)
-        if self._other_coordinator(transactional_id) is not None:
-            code = self._services.checks.take(partition.name, producer, partition.leader_epoch)
-        else:
-            try:
-                code = self._services.transactions.shard(transactional_id).verify(
-                    transactional_id, producer, partition.name
-                )
-            except KafkaError as error:
-                code = error.code
-        if code:
-            answered = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= _IMPLICIT_FROM)
-            raise Refused(answered, "the transaction does not expect this batch")
 
 
 def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, start: int, end: int) -> None:
@@ -737,22 +686,6 @@ def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, 
         except OSError:
             return  # a log whose producers cannot be loaded accepts no batch
         log.refused.note(buffer, start, end, producers)
-
-
-def _is_in_transaction(partition: Partition, buffer: FrameBuffer, start: int, end: int) -> bool:
-    """Return whether the partition knows the batch's transaction; also True for bytes that are no batch."""
-    if end - start < HEADER_BYTES:
-        return True
-    producer_id, epoch = _unpack_producer(buffer, start + _PRODUCER_AT)
-    entry = partition.log.producers.entries.get(producer_id)
-    return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
-
-
-def _add_partitions(
-    transactional_id: str, producer: Producer, partitions: list[TopicPartition], shard: TransactionShard,
-    ticket: Ticket, now: Moment,
-) -> TransactionOutcome:  # fmt: skip
-    return shard.add_partitions_of(transactional_id, producer, partitions, False, ticket, now)
 
 
 def _check_codec(buffer: FrameBuffer, start: int, end: int) -> None:

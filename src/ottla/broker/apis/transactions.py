@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.broker.apis.topics import create_internal_topic
 from ottla.broker.services import RequestContext, Services
+from ottla.broker.transaction_checks import Term, term_of
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.runtime import RETRIABLE
@@ -344,11 +345,10 @@ async def _add_offsets_partition(services: Services, request: TxnOffsetCommitReq
     coordinator = services.checks.coordinator_of(services.transactions.partition_for(request.transactional_id))
     if coordinator is not None:
         producer = Producer(request.producer_id, request.producer_epoch)
-        epoch = _leader_epoch(services, where)
-        await services.checks.check(
-            coordinator, request.transactional_id, producer, {where: epoch}, verify_only=verify_only
-        )
-        return services.checks.take(where, producer, _leader_epoch(services, where))
+        terms = {where: _term(services, where)}
+        with services.checks.request() as checks:
+            await checks.ask(coordinator, request.transactional_id, producer, terms, verify_only=verify_only)
+            return services.checks.verdict(where, producer, _term(services, where))
     await services.transactions.wait_for_markers(request.transactional_id)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.transactional_id, producer_id=request.producer_id,
@@ -359,9 +359,9 @@ async def _add_offsets_partition(services: Services, request: TxnOffsetCommitReq
     return int(checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code)
 
 
-def _leader_epoch(services: Services, name: TopicPartition) -> int:
+def _term(services: Services, name: TopicPartition) -> Term:
     partition = services.replicas.find(name.topic, name.partition)
-    return partition.leader_epoch if partition is not None else -1
+    return term_of(partition) if partition is not None else Term(b"", -1)
 
 
 def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
