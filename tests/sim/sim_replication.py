@@ -151,8 +151,9 @@ class ReplicationInvariants:
         self._committed: dict[Place, CommittedContent] = {}
         #: by partition, in their order
         self.elections: dict[Place, list[Election]] = {}
-        #: the broker that leads, and the number of its start, by partition and leader epoch
-        self._leaders: dict[tuple[Place, int], tuple[int, int]] = {}
+        #: the broker that leads, and the number of its start, by topic id, partition and leader epoch: the epochs of
+        #: a topic that is created again start at 0
+        self._leaders: dict[tuple[bytes, int, int], tuple[int, int]] = {}
         #: the highest offset that acks=all acknowledged
         self._acknowledged: dict[Place, int] = {}
         #: the highest high watermark that a reader was told, with the leader epoch
@@ -177,13 +178,14 @@ class ReplicationInvariants:
         if partition.role is not Role.LEADER:
             return
         place, epoch, process = _place(partition), partition.leader_epoch, (host.broker_id, host.starts)
-        known = self._leaders.get((place, epoch))
+        key = partition.topic_id, place.partition, epoch
+        known = self._leaders.get(key)
         if known == process:
             return
         if known is not None and known[0] != host.broker_id:
             self._say("two-leaders", f"{place}: brokers {known[0]} and {host.broker_id} in epoch {epoch}")
             return
-        self._leaders[place, epoch] = process
+        self._leaders[key] = process
         end = partition.log.log_end_offset
         self._world.trace(f"{host.name} leads {place} in epoch {epoch} from offset {end}")
         elections = self.elections.setdefault(place, [])

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from sim_world import World
 
 
-def play(script: Callable[[World], Awaitable[None]]) -> None:
+def play(script: Callable[[World], Awaitable[None]], *, seed: int = 1) -> None:
     """Run a script in a world of three brokers that has its topic and no faults."""
-    world = World(1, brokers=3)
+    world = World(seed, brokers=3)
 
     async def main() -> None:
         for host in world.hosts.values():

@@ -10,12 +10,10 @@ A truncation or a compaction of the log makes the copy useless: the caller start
 
 from __future__ import annotations
 
-import os
-
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.folders import write_topic_id
 from ottla.log.log import Log
 from ottla.log.segment import Segment
-from ottla.model.types import topic_id_text
 
 FUTURE = "-future"
 
@@ -28,8 +26,7 @@ class FutureLog:
         self.current = current
         disk, start = current.disk, current.log_start_offset
         disk.makedirs(path)
-        metadata = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
-        disk.write_file(os.path.join(path, "partition.metadata"), metadata.encode(), sync=True)
+        write_topic_id(disk, path, topic_id, sync=True)
         self.log = Log(
             disk=disk, directory=path, name=current.name, settings=current.settings,
             segments=[Segment(disk, path, start)], log_start_offset=start, log_end_offset=start,

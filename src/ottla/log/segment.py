@@ -28,6 +28,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from ottla.env.disk import Disk, WriteFailed, read_derived_file
+from ottla.log.folders import METADATA, sync_file
 from ottla.log.index import POSITION_MASK, OffsetIndex, TimeIndex
 from ottla.log.transactions import EndedTransaction, index_checksum, index_from_bytes, index_to_bytes
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, MAGIC, BatchHeader, read_header
@@ -301,7 +302,10 @@ class Segment:
         self._disk.write_file(self.path(TXN_CHECKSUM + suffix), index_checksum(data), sync=sync)
 
     def sync(self) -> None:
-        """Sync the file and, the first time, its folder and the parent folder. Raise WriteFailed. Runs in a thread."""
+        """Sync the file and, the first time, its folder with the topic id, and the parent folder. Runs in a thread.
+
+        Raise WriteFailed.
+        """
         try:
             file = self.file
         except FileNotFoundError:
@@ -314,6 +318,8 @@ class Segment:
             # The kernel drops the data that it could not write, even if the cause was a full disk: do not retry.
             raise WriteFailed(errno.EIO, f"fdatasync failed: {error.strerror}") from error
         if self.synced_bytes < 0:
+            # Without a topic id, a start does not know whose batches these are: they would not count as synced.
+            sync_file(self._disk, os.path.join(self.directory, METADATA))
             self._disk.fsync_dir(self.directory)
             self._disk.fsync_dir(os.path.dirname(self.directory))
 
@@ -327,14 +333,7 @@ class Segment:
         self.sync()
         for path in small_files:
             # The event loop may replace or delete the file meanwhile. Each version of it is complete.
-            try:
-                fd = self._disk.open(path)
-            except FileNotFoundError:
-                continue
-            try:
-                self._disk.fdatasync(fd)
-            finally:
-                self._disk.close(fd)
+            sync_file(self._disk, path)
         self.write_indexes()
 
     def release_file(self) -> None:

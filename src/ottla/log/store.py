@@ -6,7 +6,10 @@ the clean stop file with the end of each log. Deleting a partition renames its f
 in a thread.
 
 Missing metadata is no proof that data may be deleted: the folder of an unknown topic is not changed, and the folder of
-an earlier topic with the same name is renamed ("set aside").
+an earlier topic with the same name is renamed ("set aside"). A folder without a complete topic id may be either
+topic's (`folders.py`). It is set aside if the partition is replicated: its batches were not synced, other replicas have
+those that were acknowledged, and a follower with the batches of an earlier topic could be elected. It is used if it
+is the only copy, because its file may have been damaged after its batches were acknowledged.
 
 A log that cannot be read at the start is offline, and ``Log.failure`` holds the reason. All other logs start. The files
 of an offline log are not changed, and the checkpoints keep its offsets, so that the next start can open it if the disk
@@ -19,11 +22,9 @@ import errno
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from threading import Lock
 
 from crc32c import crc32c
@@ -31,6 +32,7 @@ from crc32c import crc32c
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
 from ottla.env.tasks import Threads
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.folders import METADATA, free_stray_name, partition_of, topic_id_in, write_topic_id
 from ottla.log.log import Log
 from ottla.log.moving import FUTURE, FutureLog
 from ottla.log.recovery import CleanStop, open_log
@@ -203,16 +205,15 @@ class LogStore:
             directory.high_watermarks = marks = self._read_checkpoint(path, HIGH_WATERMARKS)
             directory.note_checkpointed(marks)
             high_watermarks |= marks
-            for folder in self._disk.listdir(path):
-                name = _partition_of(folder)
+            folders = dict.fromkeys(self._disk.listdir(path))
+            for folder in folders:
+                name = partition_of(folder)
                 if folder.endswith(("-delete", FUTURE)):
                     self._remove_folder(os.path.join(path, folder))
                 elif name in self.logs and name in specs:
                     # A broker that moved the log ended between two renames. Both logs have the same batches.
-                    self._set_aside(os.path.join(path, folder), self._free_name(os.path.join(path, folder)))
+                    self._set_aside(path, folder, "moved")
                 elif name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
-                    if self._set_aside_if_other_topic(path, folder, spec.topic_id):
-                        continue
                     offsets = CheckpointedOffsets(
                         recovery_point=recovery_points.get(name), start=start_offsets.get(name),
                         high_watermark=marks.get(name),
@@ -224,9 +225,11 @@ class LogStore:
                         directory.cleaner_offsets[name] = cleaner_offsets[name]
                     log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
             for folder, entry in (clean or {}).items():
-                name = _partition_of(folder)
-                if name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
-                    self._open_lost(directory, folder, spec, entry)
+                name = partition_of(folder)
+                # A folder that was set aside is not lost: its batches are not those of the partition.
+                if folder in folders or name is None or name in self.logs or (spec := specs.get(name)) is None:
+                    continue
+                self._open_lost(directory, folder, spec, entry)
             if cleaner_offsets is not None:
                 # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
                 self.write_cleaner_offsets(directory)
@@ -241,9 +244,14 @@ class LogStore:
     def _open(
         self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, offsets: CheckpointedOffsets
     ) -> None:
-        """Open the log in ``folder``; if it cannot be read, add an offline log. Raise OSError if a write fails."""
+        """Open the log in ``folder``; if it cannot be read, add an offline log. Raise OSError if a write fails.
+
+        Set the folder aside instead if it belongs to an earlier topic with the same name.
+        """
         path = os.path.join(directory.path, folder)
         try:
+            if (has_id := self._check_topic_id(directory, folder, spec)) is None:
+                return
             opened = self._add(directory, open_log(
                 self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=offsets.recovery_point or 0,
                 log_start_offset=offsets.start or 0, cleaner_offset=offsets.cleaner,
@@ -259,36 +267,66 @@ class LogStore:
             if offsets.cleaner:
                 directory.cleaner_offsets[spec.name] = offsets.cleaner
             return
+        if not has_id:
+            self._complete_topic_id(path, spec)
         if opened.first_dirty_offset:
             directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
 
     def _open_lost(self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop) -> None:
         """Open a log whose folder was lost since the clean stop: its topic exists, so the broker did not delete it."""
-        if not self._disk.exists(os.path.join(directory.path, folder)):
-            self._make_folder(directory, spec)
-            no_offsets = CheckpointedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
-            self._open(directory, folder, spec, clean, no_offsets)
+        self._make_folder(directory, spec)
+        no_offsets = CheckpointedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
+        self._open(directory, folder, spec, clean, no_offsets)
 
     def _has_logs(self, path: str) -> bool:
-        return any(_partition_of(folder) is not None for folder in self._disk.listdir(path))
+        return any(partition_of(folder) is not None for folder in self._disk.listdir(path))
 
-    def _set_aside_if_other_topic(self, path: str, folder: str, topic_id: bytes) -> bool:
-        """Rename the folder and return True if its metadata file holds the id of another topic."""
-        data = read_derived_file(self._disk, os.path.join(path, folder, "partition.metadata"))
-        # A power failure can leave the file empty or incomplete: only a complete topic id is proof.
-        found = re.search(rb"^topic_id: ([\w-]{22})$", data or b"", re.MULTILINE)
-        if found is None or found[1].decode() == topic_id_text(topic_id):
+    def _check_topic_id(self, directory: LogDir, folder: str, spec: PartitionSpec) -> bool | None:
+        """Return whether the folder has the id of the topic. Set it aside and return None if it is not the topic's.
+
+        Raise OSError if the file of a replicated log cannot be read: the log is then offline.
+        """
+        file = os.path.join(directory.path, folder, METADATA)
+        found = topic_id_in(self._disk.read_file(file) if spec.replicated else read_derived_file(self._disk, file))
+        if found == topic_id_text(spec.topic_id):
+            return True
+        if found is not None:
+            self._set_aside(directory.path, folder, found)
+        elif spec.replicated or self._has_identified_folder(folder, spec):
+            self._set_aside(directory.path, folder, "unidentified")
+            log.error(
+                "folder without a complete topic id is not used, the log is copied from other replicas; if they lack "
+                "its records, stop the broker, write the topic id into %s and rename the folder back path=%s", METADATA,
+                os.path.dirname(file),
+            )  # fmt: skip
+        else:
+            log.error(
+                "folder has no topic id, its log is used because no other replica has it; if the topic was deleted and "
+                "created again, stop the broker and move the folder away path=%s", os.path.dirname(file),
+            )  # fmt: skip
             return False
-        self._set_aside(os.path.join(path, folder), found[1].decode())
-        return True
+        return None
 
-    def _free_name(self, path: str) -> str:
-        return next(text for n in count(1) if not self._disk.exists(f"{path}.{(text := f'moved-{n}')}-stray"))
+    def _has_identified_folder(self, folder: str, spec: PartitionSpec) -> bool:
+        """Return whether a folder in any log directory has the name ``folder`` and the id of the topic."""
+        files = [os.path.join(directory.path, folder, METADATA) for directory in self.dirs]
+        return topic_id_text(spec.topic_id) in [topic_id_in(read_derived_file(self._disk, file)) for file in files]
 
-    def _set_aside(self, path: str, unique: str) -> None:
-        aside = f"{path}.{unique}-stray"
-        log.warning("folder of an earlier topic with the same name renamed path=%s", aside)
-        self._disk.rename(path, aside)
+    def _complete_topic_id(self, path: str, spec: PartitionSpec) -> None:
+        """Write the topic id into a folder without one, so that a later topic with the same name does not use it."""
+        try:
+            write_topic_id(self._disk, path, spec.topic_id, sync=True)
+        except WriteFailed as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("topic id cannot be written, the next start tries again path=%s error=%s", path, error)
+
+    def _set_aside(self, path: str, folder: str, word: str) -> None:
+        aside = free_stray_name(self._disk, os.path.join(path, folder), word)
+        log.warning("folder is not the one of its partition, it was renamed path=%s", aside)
+        self._disk.rename(os.path.join(path, folder), aside)
+        # Before a new folder gets the name: a power failure must not bring back this one in its place.
+        self._disk.fsync_dir(path)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
@@ -323,18 +361,17 @@ class LogStore:
         )  # fmt: skip
 
     def _make_folder(self, directory: LogDir, spec: PartitionSpec) -> None:
-        folder, topic_id = os.path.join(directory.path, str(spec.name)), spec.topic_id
-        if self._disk.exists(folder) and any(name.endswith(".log") for name in self._disk.listdir(folder)):
+        folder = os.path.join(directory.path, str(spec.name))
+        if self._disk.exists(folder) and any(not name.startswith(METADATA) for name in self._disk.listdir(folder)):
             # An earlier topic with this name was deleted, or lost from the metadata, while the disk was offline.
-            self._set_aside(folder, topic_id_text(topic_id))
+            self._set_aside(directory.path, str(spec.name), "earlier")
         directory.cleaner_offsets.pop(spec.name, None)
         directory.high_watermarks.pop(spec.name, None)
         if spec.name in directory.checkpointed:
             # Remove the offsets of an earlier topic with this name: recovery would apply them to the new one.
             self._write_offsets(directory, sync=True)
         self._disk.makedirs(folder)
-        metadata = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
-        self._disk.write_file(os.path.join(folder, "partition.metadata"), metadata.encode(), sync=False)
+        write_topic_id(self._disk, folder, spec.topic_id, sync=False)  # the first sync of the log syncs it
 
     def delete(self, name: TopicPartition, unique: str) -> None:
         """Remove the log from the store and rename its folder. A thread deletes the files.
@@ -400,7 +437,7 @@ class LogStore:
         try:
             self._write_offsets(target, sync=True)
             if self._disk.exists(path):
-                self._set_aside(path, unique)
+                self._set_aside(target.path, str(name), "earlier")
             self._disk.rename(copy.directory, path)
         except OSError:
             _forget(target, name)
@@ -433,7 +470,12 @@ class LogStore:
         return made
 
     def _remove_folder(self, path: str) -> None:
-        self._threads.submit(lambda: self._disk.remove_tree(path), lambda error: _report(error, "remove folder", path))
+        def work() -> None:
+            # Sync the new name first: a power failure must not bring back the old one without some of the files.
+            self._disk.fsync_dir(os.path.dirname(path))
+            self._disk.remove_tree(path)
+
+        self._threads.submit(work, lambda error: _report(error, "remove folder", path))
 
     # -- seal and delete segments ---------------------------------------------------------------------------------
 
@@ -724,8 +766,3 @@ def _flush(of: Log) -> None:
 def _report(error: OSError | None, what: str, path: str) -> None:
     if error is not None:
         log.error("could not %s path=%s error=%s", what, path, error)
-
-
-def _partition_of(folder: str) -> TopicPartition | None:
-    match = re.fullmatch(r"(.+)-(0|[1-9][0-9]*)", folder)
-    return TopicPartition(match[1], int(match[2])) if match else None

@@ -75,9 +75,10 @@ class StoreFixture:
 
 
 def spec(
-    name: TopicPartition = NAME, *, topic_id: bytes = TOPIC_ID, settings: TopicSettings | None = None
-) -> PartitionSpec:
-    return PartitionSpec(name=name, topic_id=topic_id, settings=settings or topic())
+    name: TopicPartition = NAME, *, topic_id: bytes = TOPIC_ID, settings: TopicSettings | None = None,
+    replicated: bool = False,
+) -> PartitionSpec:  # fmt: skip
+    return PartitionSpec(name=name, topic_id=topic_id, settings=settings or topic(), replicated=replicated)
 
 
 def disk_with(path: Path | str) -> MemoryDisk:

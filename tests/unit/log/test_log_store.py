@@ -130,18 +130,6 @@ def test_folder_of_an_earlier_topic_is_set_aside(disk: MemoryDisk, tmp_path: Pat
     assert folders(disk, tmp_path) == {f"orders-0.{topic_id_text(TOPIC_ID)}-stray", "orders-0"}
 
 
-@pytest.mark.parametrize("damage", [None, b"", bytes(30), b"version: 0\ntopic_id: AAEC"])
-def test_folder_whose_metadata_a_power_cut_took_is_ours(disk: MemoryDisk, tmp_path: Path, damage: bytes | None) -> None:
-    disk = killed(written(disk, tmp_path))
-    disk.remove(f"{tmp_path}/orders-0/partition.metadata")
-    if damage is not None:
-        disk.write_file(f"{tmp_path}/orders-0/partition.metadata", damage, sync=True)
-    fixture = StoreFixture(disk, tmp_path)
-    fixture.start(spec())
-    assert offsets(fixture.log()) == [(0, 2), (2, 5)]
-    fixture.abandon()
-
-
 def test_folder_that_lies_where_a_new_topic_begins_is_set_aside(disk: MemoryDisk, tmp_path: Path) -> None:
     """A topic was deleted while the disk was away, and made again after the disk was back."""
     disk = killed(written(disk, tmp_path, *(batch() for _ in range(9))))

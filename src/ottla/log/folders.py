@@ -1,0 +1,56 @@
+"""The folder of a partition, and the topic id in its file ``partition.metadata``.
+
+A topic that was deleted and created again has the same name and may have the same leader epochs, so only the topic id
+tells whose batches a folder contains. The id is written with the folder and synced by the first sync of the log
+(`Segment.sync`): a log with synced batches has a durable id. A folder without a complete id therefore holds batches
+that were never synced, or its file was damaged or removed later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import chain, count
+
+from ottla.env.disk import Disk
+from ottla.model.types import TopicPartition, topic_id_text
+
+METADATA = "partition.metadata"
+#: end of the name of a folder that is kept, but not used
+STRAY = "-stray"
+
+
+def partition_of(folder: str) -> TopicPartition | None:
+    """Return the partition to which a folder with this name belongs; None if the name is no partition's."""
+    match = re.fullmatch(r"(.+)-(0|[1-9][0-9]*)", folder)
+    return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def topic_id_in(metadata: bytes | None) -> str | None:
+    """Return the topic id in the content of ``partition.metadata``; None if it has no complete one."""
+    found = re.search(rb"^topic_id: ([\w-]{22})$", metadata or b"", re.MULTILINE)
+    return found[1].decode() if found else None
+
+
+def write_topic_id(disk: Disk, path: str, topic_id: bytes, *, sync: bool) -> None:
+    """Write the topic id into the folder ``path``. Raise WriteFailed."""
+    content = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
+    disk.write_file(os.path.join(path, METADATA), content.encode(), sync=sync)
+
+
+def sync_file(disk: Disk, path: str) -> None:
+    """Sync a file, if it exists. Raise OSError. Runs in a thread."""
+    try:
+        fd = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
+
+
+def free_stray_name(disk: Disk, path: str, word: str) -> str:
+    """Return a name that no folder has yet, for the folder ``path`` that is set aside."""
+    names = (f"{path}.{word}{number}{STRAY}" for number in chain([""], (f"-{n}" for n in count(2))))
+    return next(name for name in names if not disk.exists(name))
