@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,9 +19,11 @@ from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from ottla.pipeline.merging import MergeRefused, sequence_of
 from ottla.pipeline.source_options import cluster_options, source_options
 from ottla.pipeline.zones import TABLE_FORMAT, TOPIC_FORMAT
+from ottla.spark.options import ReadOptions
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_log import INSERT
 from ottla.spark.table_schema import CHANGE_TYPE, IS_CURRENT, VALID_FROM, VALID_TO
+from ottla.spark.watching import TopicWatcher
 
 _RENAMED = {
     "key": "key", "value": "value", "headers": "headers", "topic": TOPIC, "partition": PARTITION, "offset": OFFSET,
@@ -79,21 +82,50 @@ class Inputs:
         """Return all rows that there are now, or at the version that ``pins`` decide for each batch."""
         source = self._declaration.sources.get(name)
         if source is not None:
-            reader = self._spark.read.format(TOPIC_FORMAT).options(**self._source_options(source, stream=False))
-            return _raw(reader.load())
+            return self._topic(self._source_options(source, stream=False))
         flow = self._declaration.flows[name]
-        location, schema = self.location(flow), self._schemas[name]
         if flow.table is not None and flow.table.format == "parquet":
-            return self._spark.read.schema(schema).parquet(location.uri)
-        if not location.exists():
-            return self._spark.createDataFrame([], schema)
-        feeds_deletes = flow.table is not None and flow.table.feeds_deletes
-        columns = StructType([field for field in schema if not feeds_deletes or field.name != CHANGE_TYPE])
-        reader = self._spark.read.format(TABLE_FORMAT).schema(columns)
+            return self._spark.read.schema(self._schemas[name]).parquet(self.location(flow).uri)
+        if not self.location(flow).exists():
+            return self._spark.createDataFrame([], self._schemas[name])
+        options = {}
         if pins is not None:
             tables = json.dumps([each.uri for each in pins.tables])
-            reader = reader.option("pinnedByCheckpoint", pins.checkpoint).option("pinnedTables", tables)
-        rows = reader.load(location.uri)
+            options = {"pinnedByCheckpoint": pins.checkpoint, "pinnedTables": tables}
+        return self._table(flow, options)
+
+    def pinned(self, names: Iterable[str]) -> Callable[[str], DataFrame]:
+        """Return a function that reads these inputs as they are now, however late and however often it is called.
+
+        Spark asks a source what there is when it plans a read. A query that reads several inputs, or one input twice,
+        would otherwise get some of them with rows that were added after others were read.
+        """
+        reads = {name: self._pin(name) for name in names}
+        return lambda name: reads[name]()
+
+    def _pin(self, name: str) -> Callable[[], DataFrame]:
+        source = self._declaration.sources.get(name)
+        if source is not None:
+            options = self._source_options(source, stream=False)
+            parsed = ReadOptions.parse(options, stream=False)
+            with TopicWatcher(parsed) as watcher:
+                ends = watcher.resolve(parsed.ending, "the ending offsets", starting=False)
+            return partial(self._topic, {**options, "endingOffsets": str(ends)})
+        flow = self._declaration.flows[name]
+        if (flow.table is not None and flow.table.format == "parquet") or not self.location(flow).exists():
+            # Spark lists the files of a Parquet directory here.
+            rows = self.batch(name)
+            return lambda: rows
+        return partial(self._table, flow, {"versionAsOf": str(self.location(flow).table().version())})
+
+    def _topic(self, options: Mapping[str, str]) -> DataFrame:
+        return _raw(self._spark.read.format(TOPIC_FORMAT).options(**options).load())
+
+    def _table(self, flow: Flow, options: Mapping[str, str]) -> DataFrame:
+        location, schema = self.location(flow), self._schemas[flow.name]
+        feeds_deletes = flow.table is not None and flow.table.feeds_deletes
+        columns = StructType([field for field in schema if not feeds_deletes or field.name != CHANGE_TYPE])
+        rows = self._spark.read.format(TABLE_FORMAT).schema(columns).options(**options).load(location.uri)
         return rows.withColumn(CHANGE_TYPE, F.lit(INSERT)) if feeds_deletes else rows
 
     def _source_options(self, source: Source, *, stream: bool) -> dict[str, str]:

@@ -547,8 +547,9 @@ class QueryNeverGrows(OttlaError):
 
 
 def refresh_view(session: Session, flow: Flow) -> Counts:
-    """Compute a materialized view from all rows that its inputs have now."""
-    work = Planner(session.spark, session.graph, session.inputs.batch).work(flow)
+    """Compute a materialized view from all rows that its inputs have now: one version of each of them."""
+    read = session.inputs.pinned(name for _, name in session.graph.reads_through_views(flow))
+    work = Planner(session.spark, session.graph, read).work(flow)
     writer = FlowWriter(session.declaration, session.layout, flow, work, replace=True)
     return writer.write(work.rows, Batch(flow.name, 0))
 
@@ -596,8 +597,8 @@ def is_final(error: BaseException) -> bool:
     if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows | SchemaRefused):
         return True
     # Spark gives the text of an exception that was raised in a batch, not the exception.
-    marks = (EXPECTATION_FAILED, BatchMismatch.__name__, CheckpointMismatch.__name__, TableWasReplaced.__name__)
-    return any(mark in str(error) for mark in marks)
+    classes = (BatchMismatch, CheckpointMismatch, TableWasReplaced, WatermarkMissing)
+    return any(mark in str(error) for mark in (EXPECTATION_FAILED, *(each.__name__ for each in classes)))
 
 
 def describe_failure(error: BaseException) -> str:
@@ -616,8 +617,22 @@ def describe_failure(error: BaseException) -> str:
     return line.partition("terminated with exception: ")[2] or line
 
 
+class WatermarkMissing(OttlaError):
+    """The offset log of a checkpoint lacks a batch whose watermark decides which rows are late."""
+
+    def __init__(self, checkpoint: str, number: int) -> None:
+        super().__init__(
+            f"{checkpoint}/offsets/{number} is missing, which has the watermark by which rows are late. Without it, "
+            "late rows would reach no output, so nothing was written. Restore the checkpoint from a copy that has the "
+            "file, or raise `version` of the flow, which begins with a new checkpoint"
+        )
+
+
 def read_watermark(checkpoint: str, number: int) -> Any:
-    """The watermark that a batch began with, from Spark's own notes; None for the first."""
+    """Return the watermark that a batch began with, from Spark's offset log; None before the first batch.
+
+    Raise WatermarkMissing if the log does not have the batch.
+    """
     if number < 0:
         return None
     filesystem, path = open_filesystem(f"{checkpoint}/offsets/{number}")
@@ -625,7 +640,7 @@ def read_watermark(checkpoint: str, number: int) -> Any:
         with filesystem.open_input_stream(path) as stream:
             return watermark_of_batch(json.loads(bytes(stream.read()).decode().splitlines()[1]))
     except FileNotFoundError:
-        return None
+        raise WatermarkMissing(checkpoint, number) from None
 
 
 def _table_versions(sources: list[Any]) -> Iterator[tuple[str, int]]:
