@@ -391,6 +391,27 @@ def test_older_batch_is_reported_when_nobody_knows_the_offsets(query: Query) -> 
     query.assert_holds(0, 1)
 
 
+def test_batch_without_offsets_is_the_same_one_only_if_it_has_as_many_rows(query: Query) -> None:
+    with query.protocol() as protocol:
+        protocol.commit(0, [stage(query.topic, rows_of(0))])
+    with query.protocol() as protocol:
+        assert protocol.commit(0, [stage(query.topic, rows_of(0))]).again
+    with query.protocol() as protocol, pytest.raises(CheckpointMismatch, match="another number of rows"):
+        protocol.commit(0, [stage(query.topic, rows_of(0)), stage(query.topic, rows_of(1))])
+    with query.protocol() as protocol:
+        more = [stage(query.topic, rows_of(0)), stage(query.topic, rows_of(1))]
+        assert protocol.commit(0, more, source_offsets="at 0").again
+    query.assert_holds(0)
+
+
+def test_batch_without_offsets_is_refused_if_the_topic_has_it_with_offsets(query: Query) -> None:
+    with query.protocol() as protocol:
+        protocol.commit(0, [stage(query.topic, rows_of(0))], source_offsets="at 0")
+    with query.protocol() as protocol, pytest.raises(CheckpointMismatch, match="has no digest"):
+        protocol.commit(0, [stage(query.topic, rows_of(0))])
+    query.assert_holds(0)
+
+
 # -- tokens ---------------------------------------------------------------------------------------------------------
 
 

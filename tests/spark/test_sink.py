@@ -88,6 +88,7 @@ def test_attempt_that_loses_leaves_nothing_but_a_file_that_is_swept(
     broker: BrokerProcess, topic: str, checkpoint: str, task: Callable[..., None]
 ) -> None:
     task(0, f"{topic}-q")
+    plan(checkpoint, 0, {"in": {"0": 5}})
     writer = writer_of(broker, topic, checkpoint, **{"ottla.inline.bytes.max": "1"})
     loser, winner = writer.write(table(1, 2, 3)), writer.write(table(1, 2, 3))
     assert len(list(Path(checkpoint).rglob("*.batches"))) == 2
@@ -101,6 +102,7 @@ def test_attempts_may_differ_in_tasks_and_rows(
     broker: BrokerProcess, topic: str, checkpoint: str, task: Callable[..., None]
 ) -> None:
     task(0, f"{topic}-q")
+    plan(checkpoint, 0, {"in": {"0": 5}})
     writer_of(broker, topic, checkpoint).commit(
         [writer_of(broker, topic, checkpoint).write(table(1, 2)), writer_of(broker, topic, checkpoint).write(table(3))],
         0,
@@ -157,6 +159,8 @@ def test_driver_that_was_replaced_fails_with_a_clear_message(
 ) -> None:
     task(0, f"{topic}-q")
     writer = writer_of(broker, topic, checkpoint)
+    for batch_id in range(2):
+        plan(checkpoint, batch_id, {"in": {"0": batch_id}})
     writer.commit([writer.write(table(1))], 0)
     old, _ = dict(sink._protocols), sink._protocols.clear()
     writer.commit([writer.write(table(2))], 1)
@@ -173,6 +177,7 @@ def test_task_on_another_host_puts_its_rows_into_the_message(
     task(0, f"{topic}-q")
     writer = writer_of(broker, topic, checkpoint, **{"ottla.inline.bytes.max": "1"})
     writer.driver_host = "elsewhere"
+    plan(checkpoint, 0, {"in": {"0": 5}})
     message = writer.write(table(1, 2))
     assert isinstance(message, StagedMessage)
     assert message.staged.file is None

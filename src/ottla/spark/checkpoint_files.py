@@ -33,7 +33,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from pyarrow import fs
 
@@ -134,6 +134,26 @@ class CheckpointFiles:
             directory = os.path.join(self._path, name)
             yield from (os.path.join(directory, str(number)) for number in batch_ids(directory)[-_CHECKED:])
         yield os.path.join(self._path, "metadata")
+
+
+#: of the process that commits: by checkpoint, its files and the last batch with which they were synced
+_synced: dict[str, tuple[CheckpointFiles, int]] = {}
+
+
+@contextmanager
+def synced_checkpoint(checkpoint_location: str, batch_id: int) -> Iterator[None]:
+    """Sync the plan of a batch before the block writes the batch, and everything else after it.
+
+    Batches without rows write nothing, so that the offsets of several batches can be due.
+    """
+    files, last = _synced.get(checkpoint_location) or (CheckpointFiles(checkpoint_location), None)
+    if last is not None and batch_id == last + 1:
+        files.sync_plan(batch_id)
+    else:
+        files.sync()
+    yield
+    files.sync()
+    _synced[checkpoint_location] = files, batch_id
 
 
 def sync_files(paths: list[str]) -> None:

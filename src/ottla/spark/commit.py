@@ -42,7 +42,7 @@ from ottla.spark.commit_errors import (
     DriverFenced,
     TransactionTimedOut,
 )
-from ottla.spark.source_offsets import offsets_digest
+from ottla.spark.source_offsets import DIGEST_HINT, offsets_digest
 from ottla.spark.staging import Staged, delete_staged, read_batches
 from ottla.spark.tokens import (
     TOKEN_TOPIC,
@@ -147,7 +147,7 @@ class CommitProtocol:
                 self._become_producer()
             assert self._producer is not None
             # 5. An earlier attempt committed the batch before it crashed.
-            if self._is_committed(batch_id, digest):
+            if self._is_committed(batch_id, digest, rows):
                 self._checkpoint("found committed")
                 self._last_batch_id = batch_id
                 delete_staged(staged)
@@ -224,24 +224,32 @@ class CommitProtocol:
         )
         self._checkpoint("read token")
 
-    def _is_committed(self, batch_id: int, digest: str | None) -> bool:
-        """Spark replays the last batch and no other; anything else is a checkpoint from another time."""
+    def _is_committed(self, batch_id: int, digest: str | None, rows: int | None = None) -> bool:
+        """Return whether the topic has this batch. Raise CheckpointMismatch if it has another one in its place.
+
+        Spark replays the last batch and no other; anything else is a checkpoint from another time. Without digests the
+        last batch is taken for the same one only if it has as many rows.
+        """
         token = self._token
         if token is None or token.batch_id < batch_id:
             return False
         remembered, committed_digest = token.digest_of(batch_id)
         if remembered and digest is not None and committed_digest is not None:
             same = digest == committed_digest
-        else:
+        elif digest is not None:
+            # A batch of an earlier release, or the first one that is written with ottla.batch.digest.
             same = batch_id == token.batch_id
+        else:
+            same = batch_id == token.batch_id and committed_digest is None and rows in (None, token.rows)
         if same:
             return True
+        hint = DIGEST_HINT if digest is None else ""
         raise CheckpointMismatch(
             f"the topic already holds batches up to {token.batch_id} of {self.name}, and batch {batch_id} of the "
-            "checkpoint is not the one that was committed: it covers other source offsets, or is too old to tell. The "
-            "checkpoint was restored from an older copy, or another run goes on from it. Nothing was written. Use the "
-            "newest checkpoint; or start with a new checkpointLocation and startingOffsets of your choice, which "
-            "writes everything from there once more"
+            f"checkpoint is not the one that was committed: it covers other source offsets, {hint}or is too old to "
+            "tell. The checkpoint was restored from an older copy, or another run goes on from it. Nothing was "
+            "written. Use the newest checkpoint; or start with a new checkpointLocation and startingOffsets of your "
+            "choice, which writes everything from there once more"
         )
 
     def _next_token(self, batch_id: int, rows: int, run_id: str, digest: str | None) -> Token:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.cluster import Cluster
+from ottla.spark.checkpoint_files import synced_checkpoint
 from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
 from ottla.spark.options import Connection
@@ -97,13 +98,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self.options.delivery is Delivery.AT_LEAST_ONCE or not any(task.rows for task in staged):
             return
         first = next(message for message in messages if isinstance(message, StagedMessage))
+        source_offsets = read_source_offsets(self.options.checkpoint_location, batchId)
         protocol = _protocol(self.options, self._name(first.query_id), self.checkpoint)
-        protocol.commit(
-            batchId,
-            staged,
-            source_offsets=read_source_offsets(self.options.checkpoint_location, batchId),
-            run_id=first.run_id,
-        )
+        assert self.options.checkpoint_location is not None, "read_source_offsets has raised without one"
+        with synced_checkpoint(self.options.checkpoint_location, batchId):
+            protocol.commit(batchId, staged, source_offsets=source_offsets, run_id=first.run_id)
         _maybe_sweep(self.options, protocol.name, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -1,32 +1,61 @@
 """What a micro-batch was made of: the offsets that Spark has written down before it runs the batch.
 
 Spark replays the last batch and no other, and makes it of the same offsets. A sink that has a batch already compares
-them: if they differ, the checkpoint is one from another time, and to skip the batch would lose its rows.
+them: if they differ, the checkpoint is one from another time, and to skip the batch would lose its rows. A sink that
+cannot read them therefore writes nothing (``OffsetsUnreadable``): it could not tell the two cases apart.
 """
 
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 
 from pyarrow import fs
 
+from ottla.model.errors import OttlaError
 from ottla.spark.staging import StagingError, open_filesystem
 
 #: lines of a file of Spark's offset log before those of the sources: version, metadata
 _HEADER_LINES = 2
+#: for errors about a batch that was written without a digest
+DIGEST_HINT = (
+    "has no digest or another number of rows (if only the query has changed, set ottla.batch.digest with "
+    "ottla.spark.foreach_batch.batch_options), "
+)
 
 
-def read_source_offsets(checkpoint_location: str | None, batch_id: int) -> str | None:
-    """What Spark has planned to read for a batch, None when its checkpoint is out of reach."""
+class OffsetsUnreadable(OttlaError):
+    """The sink of a stream cannot read the offsets that Spark has planned for a batch; the text says what to do."""
+
+    def __init__(self, batch_id: int, checkpoint_location: str | None, cause: str) -> None:
+        where = f" in {checkpoint_location}" if checkpoint_location else ""
+        super().__init__(
+            f"the source offsets of batch {batch_id} cannot be read{where}: {cause}. Without them, another batch with "
+            "this number would be taken for a repeated one and its rows would be skipped, so nothing was written. Set "
+            "the option checkpointLocation of writeStream to a complete address that pyarrow can open from the driver "
+            "(a local path, s3://, gs://, abfs://, or hdfs:// with libhdfs). With any other checkpoint, write inside "
+            "of foreachBatch with the options of ottla.spark.foreach_batch.batch_options"
+        )
+
+
+def read_source_offsets(checkpoint_location: str | None, batch_id: int) -> str:
+    """Return the offsets that Spark has planned to read for a batch. Raise OffsetsUnreadable if that fails."""
     if checkpoint_location is None:
-        return None
-    with suppress(OSError, StagingError):
+        cause = "the option is not set, and a sink does not see the setting spark.sql.streaming.checkpointLocation"
+        raise OffsetsUnreadable(batch_id, None, cause)
+    try:
         filesystem, path = open_filesystem(f"{checkpoint_location.rstrip('/')}/offsets/{batch_id}")
         with filesystem.open_input_stream(path) as stream:
             lines = bytes(stream.read()).decode().splitlines()
-        return "\n".join(lines[_HEADER_LINES:])
-    return None
+    except FileNotFoundError:
+        cause = f"offsets/{batch_id} does not exist"
+        if "://" not in checkpoint_location:
+            cause += " on the driver's local disk (a path without a scheme may belong to Hadoop's fs.defaultFS)"
+        raise OffsetsUnreadable(batch_id, checkpoint_location, cause) from None
+    except (OSError, StagingError, UnicodeDecodeError) as error:
+        raise OffsetsUnreadable(batch_id, checkpoint_location, str(error).rstrip(".")) from error
+    if len(lines) <= _HEADER_LINES:
+        raise OffsetsUnreadable(batch_id, checkpoint_location, f"offsets/{batch_id} is incomplete")
+    return "\n".join(lines[_HEADER_LINES:])
 
 
 def batch_ids(directory: str) -> list[int]:

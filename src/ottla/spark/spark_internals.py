@@ -199,7 +199,10 @@ def planned_batch(spark: SparkSession, query_id: str) -> list[object]:
     # Seen with 4.2.1 and 4.3.0. If missing: SparkInternalMissing, and the batch is not written.
     with _needs("the plan of a running micro-batch"):
         session: Any = spark._jsparkSession
-        execution = session.streams().get(query_id).streamingQuery().lastExecution()
+        # The rows of foreachBatch belong to a copy of the session, whose `streams` does not know the query.
+        jvm: Any = spark._jvm
+        queries = session.sharedState().activeStreamingQueries()
+        execution = queries.get(jvm.java.util.UUID.fromString(query_id)).lastExecution()
         metadata = execution.offsetSeqMetadata()
         offsets = [[_text(scan.startOffset()), _text(scan.endOffset())] for scan in _stream_scans(execution.logical())]
         return [offsets, metadata.batchWatermarkMs(), metadata.batchTimestampMs()]

@@ -29,6 +29,7 @@ from pyarrow import fs
 from ottla.model.errors import OttlaError
 from ottla.spark.options import OptionError
 from ottla.spark.partition_predicate import PartitionPredicate
+from ottla.spark.source_offsets import DIGEST_HINT
 from ottla.spark.table_files import DataFile, delete_files
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_log import MERGE, AddedFile, snapshot_files
@@ -85,6 +86,8 @@ class TableBatch(NamedTuple):
     number: int
     #: a digest of everything that the batch was made of, such as its source offsets; None if it is not known
     digest: str | None = None
+    #: how many rows it has: identifies a batch without a digest
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,8 @@ class TableCommit:
 
     def commit(self, files: Sequence[DataFile], batch: TableBatch | None = None) -> Committed:
         """Add files, those of a batch once."""
+        if batch is not None:
+            batch = batch._replace(rows=sum(file.rows for file in files))
         self._checkpoint("start")
         for attempt in range(_ATTEMPTS):
             table = self._prepare()
@@ -332,9 +337,10 @@ def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
         return False
     if last == batch.number and _is_same(table, batch):
         return True
+    hint = DIGEST_HINT if batch.digest is None else ""
     raise BatchMismatch(
         f"the table {table.table_uri} has batches up to {last} of {batch.writer}, and batch {batch.number} of the "
-        "checkpoint is not the one that was committed: it covers other source offsets, or is an older one. The "
+        f"checkpoint is not the one that was committed: it covers other source offsets, {hint}or is an older one. The "
         "checkpoint was restored from an older copy, another run goes on from it, or the query was changed after the "
         "batch was written in part. Nothing was written. Use the newest checkpoint and the query that wrote the batch; "
         "or start with a new checkpointLocation, which writes everything that is read once more"
@@ -342,12 +348,18 @@ def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
 
 
 def _is_same(table: DeltaTable, batch: TableBatch) -> bool:
-    """Return whether the last batch of this writer was made of the same input, as far as both are known."""
-    if batch.digest is None:
-        return True
+    """Return whether the last batch of this writer was made of the same input.
+
+    Without digests it is taken for the same one only if it has as many rows.
+    """
     committed = table.transaction_version(_digest_name(batch))
-    if committed:
+    if batch.digest is None:
+        return not committed or batch.rows is None or committed == _digest_number(batch)
+    if committed and committed > 0:
         return committed == _digest_number(batch)
+    if committed:
+        # The first batch that is written with ottla.batch.digest.
+        return True
     # A table that was written before this release has the digest in its history alone.
     name = _batch_name(batch)
     found = next((entry for entry in table.history(_REMEMBERED) if entry.get(_BATCH) == name), {})
@@ -360,7 +372,7 @@ def properties_of(
     """Return the properties of a commit with this batch.
 
     Delta keeps the last number of every application transaction. One holds the number of the batch, a second one its
-    digest, which a table keeps however many commits of other writers follow.
+    digest or the number of its rows, which a table keeps however many commits of other writers follow.
 
     With ``only_next_version`` it fails if the table has a newer version than the one that was loaded. By default
     delta-rs commits anyway unless it finds a conflict, and it compares neither added keys nor removed files.
@@ -383,9 +395,9 @@ def _digest_name(batch: TableBatch) -> str:
 
 
 def _digest_number(batch: TableBatch) -> int:
-    """Return the digest as a number that Delta can store; 0 if it is not known."""
+    """Return the digest as a number that Delta can store; a negative one for the rows of a batch without a digest."""
     if batch.digest is None:
-        return 0
+        return 0 if batch.rows is None else -1 - batch.rows
     return int.from_bytes(hashlib.sha256(batch.digest.encode()).digest()[:7]) + 1
 
 

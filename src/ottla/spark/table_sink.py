@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ottla.spark.checkpoint_files import synced_checkpoint
 from ottla.spark.maintenance import maybe_maintain
 from ottla.spark.parquet_directory import STAGING, publish
 from ottla.spark.source_offsets import offsets_digest, read_source_offsets
@@ -102,9 +103,10 @@ class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
         # Everything that a commit depends on, because the process may serve several queries and restarted ones.
         key = (repr(options), json.dumps(self.rows), self.overwrite)
         commit = _commits.setdefault(key, self._commit_of_table())
-        offsets = read_source_offsets(options.checkpoint_location, batchId)
-        digest = None if offsets is None else offsets_digest(offsets)
-        committed = commit.commit(files, TableBatch(name, batchId, digest))
+        digest = offsets_digest(read_source_offsets(options.checkpoint_location, batchId))
+        assert options.checkpoint_location is not None, "read_source_offsets has raised without one"
+        with synced_checkpoint(options.checkpoint_location, batchId):
+            committed = commit.commit(files, TableBatch(name, batchId, digest))
         if not committed.skipped:
             maybe_maintain(options.location, batchId, every=options.compact_every, vacuum_hours=options.vacuum_hours)
         self.checkpoint("end")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.spark import checkpoint_files
-from ottla.spark.checkpoint_files import CheckpointFiles
+from ottla.spark.checkpoint_files import CheckpointFiles, synced_checkpoint
 
 _OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":5}}\n-'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
@@ -69,6 +69,20 @@ def test_sync_finds_new_files_at_any_depth_and_leaves_old_ones_alone(tmp_path: P
     assert str(new) in synced and str(new.parent) in synced
     assert str(old) not in synced
     assert not [name for name in synced if "ottla-staging" in name]
+
+
+def test_sink_of_a_stream_syncs_the_plan_before_it_writes_and_the_rest_afterwards(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    for number in range(4):
+        plan = write(tmp_path / "offsets" / str(number), "v1\n{}\n{}")
+        if number == 2:
+            continue  # a batch without rows, which a sink does not write
+        with synced_checkpoint(str(tmp_path), number):
+            assert str(plan) in synced
+            state = write(tmp_path / "state" / "0" / "0" / f"{number}.delta", "x")
+        assert str(state) in synced
+    assert str(tmp_path / "offsets" / "2") in synced
 
 
 def test_file_that_is_written_while_its_neighbours_are_listed_is_synced_next(

@@ -129,11 +129,19 @@ def test_digest_of_a_batch_is_known_however_much_others_write(
         fixture.append(1, batch=("query", 4, "those"))
 
 
-def test_batch_of_which_one_digest_is_unknown_is_compared_by_its_number(fixture: Fixture) -> None:
+def test_batch_without_a_digest_is_the_same_one_if_it_has_as_many_rows(fixture: Fixture) -> None:
+    fixture.append(1, 2, batch=("query", 5))
+    assert fixture.append(1, 3, batch=("query", 5)).skipped
+    with pytest.raises(BatchMismatch, match=r"another number of rows \(.*ottla.batch.digest"):
+        fixture.append(1, 2, 3, batch=("query", 5))
+    assert fixture.append(1, 2, 3, batch=("query", 5, "these")).skipped
+    assert fixture.values() == [1, 2]
+
+
+def test_batch_without_a_digest_is_refused_if_the_table_has_it_with_one(fixture: Fixture) -> None:
     fixture.append(1, batch=("query", 4, "these"))
-    assert fixture.append(1, batch=("query", 4)).skipped
-    fixture.append(2, batch=("query", 5))
-    assert fixture.append(2, batch=("query", 5, "these")).skipped
+    with pytest.raises(BatchMismatch, match="has no digest"):
+        fixture.append(1, batch=("query", 4))
 
 
 @pytest.fixture
