@@ -115,13 +115,14 @@ def rest_page() -> str:
     from ottla.rest.service import operations
     from ottla.rest.settings import RestSettings
     from ottla.rest.v3_read import ReadRoutes
+    from ottla.rest.writable_topics import Topics
     from ottla.web.server import Listener
 
     lines = [REST_HEAD]
     # Handlers are not called, so that no Kafka client is needed.
     settings, kafka = RestSettings.parse({}), cast("Kafka", None)
     proxy = Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082))
-    rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), None)
+    rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), Topics(kafka), None)
     for tag in dict.fromkeys(row.tag for row in rows):
         of_tag = [(row.method, f"`{row.path}`", row.summary, f"`{name_of(row)}`") for row in rows if row.tag == tag]
         lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning", "Name"), of_tag), ""]

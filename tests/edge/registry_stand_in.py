@@ -19,6 +19,8 @@ class RegistryStandIn:
     def __init__(self) -> None:
         self.subjects: dict[str, list[dict[str, Any]]] = {}
         self.requests = 0
+        #: the header Authorization of each request
+        self.logins: list[str] = []
         #: whether every request is answered with 503
         self.is_down = False
         self.url = ""
@@ -75,6 +77,7 @@ def registry_stand_in(registry: RegistryStandIn | None = None) -> Iterator[tuple
             length = int(self.headers.get("content-length", 0))
             body = json.loads(self.rfile.read(length)) if length else {}
             path = [unquote(each) for each in self.path.partition("?")[0].strip("/").split("/")]
+            served.logins.append(self.headers.get("authorization", ""))
             status, found = served.answer(self.command, path, body)
             if "format=serialized" in self.path and found.get("schemaType") == "PROTOBUF":
                 found = {**found, "schema": parse(found["schema"]).formatted("serialized")}

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from registry_stand_in import RegistryStandIn, registry_stand_in
 from rest_process import RestClient, error_of, rest_process
 
 from secure_broker import AUDIENCE, ISSUER, SecureBroker, allow_only
@@ -27,7 +28,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 
 @pytest.fixture(scope="module")
-def proxy(broker: SecureBroker) -> Iterator[RestClient]:
+def registry() -> Iterator[RegistryStandIn]:
+    with registry_stand_in() as (running, _):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(broker: SecureBroker, registry: RegistryStandIn) -> Iterator[RestClient]:
     """A proxy without credentials of its own."""
     settings = {
         "client.security.protocol": "SASL_PLAINTEXT", "authentication.method": "BEARER",
@@ -36,7 +43,7 @@ def proxy(broker: SecureBroker) -> Iterator[RestClient]:
         "sasl.oauthbearer.clock.skew.seconds": "0", "consumer.request.timeout.ms": "20000",
     }  # fmt: skip
     options = [f"-X{name}={value}" for name, value in settings.items()]
-    with rest_process(broker.addresses["SASL_PLAINTEXT"], *options) as client:
+    with rest_process(broker.addresses["SASL_PLAINTEXT"], "--registry", registry.url, *options) as client:
         client.http.headers["authorization"] = f"Bearer {broker.token(sub='ann')}"
         client.find_cluster()
         yield client
@@ -67,6 +74,25 @@ def test_acls_of_the_user_decide(proxy: RestClient, broker: SecureBroker) -> Non
         found = proxy.get(f"topics/topic-of-{name}/records?offset=earliest&limit=1", headers=user)
         assert found.status_code == 200
         assert json.loads(found.text.splitlines()[0])["offset"] == 0
+
+
+def test_schema_is_registered_as_the_user_and_only_for_a_topic_that_the_user_may_write_to(
+    proxy: RestClient, broker: SecureBroker, registry: RegistryStandIn
+) -> None:
+    """A user without rights must not create the first version of a subject, which decides about the owner's."""
+    ann, bob = as_user(broker, "ann"), as_user(broker, "bob")
+    data = {"type": "AVRO", "schema": '"string"', "data": "x"}
+    v2 = {"value_schema": '"string"', "records": [{"value": "x"}]}
+    avro = {"content-type": "application/vnd.kafka.avro.v2+json"}
+    registry.logins.clear()
+    assert proxy.post("topics/topic-of-ann/records", {"value": data}, headers=bob).json()["error_code"] == 40301
+    refused = proxy.post("/topics/topic-of-ann", v2, headers={**bob, **avro})
+    assert (refused.status_code, refused.json()["offsets"][0]["error_code"]) == (403, 40301)
+    assert (registry.subjects, registry.logins) == ({}, [])
+    assert proxy.post("topics/topic-of-ann/records", {"value": data}, headers=ann).json()["error_code"] == 200
+    assert proxy.post("/topics/topic-of-bob", v2, headers={**bob, **avro}).status_code == 200
+    assert set(registry.subjects) == {"topic-of-ann-value", "topic-of-bob-value"}
+    assert set(registry.logins) == {ann["authorization"], bob["authorization"]}
 
 
 def test_request_without_a_valid_token_is_refused(proxy: RestClient, broker: SecureBroker) -> None:

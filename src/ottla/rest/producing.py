@@ -1,35 +1,19 @@
-"""What all ways to produce share: topics are looked up before records are sent, keys and values become bytes."""
+"""What all ways to produce share: keys and values become bytes, and results are awaited."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from ottla.client.cluster import Cluster
-from ottla.rest import admin
-from ottla.rest.admin import ConfigTarget
 from ottla.rest.bodies import INT32_MAX, Fields
-from ottla.rest.errors import (
-    JSON_CONVERSION,
-    KafkaRefusal,
-    bad_request,
-    no_registry,
-    partition_not_found,
-)
-from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
+from ottla.rest.errors import JSON_CONVERSION, bad_request, no_registry
+from ottla.rest.kafka import Arrival, Delivery, Identity
 from ottla.rest.records import NOTHING, PLAIN_FORMATS, SCHEMA_FORMATS, Encoded, encode_plain
 from ottla.rest.schema_data import STRATEGIES, SchemaData, SchemaWanted
+from ottla.rest.writable_topics import WritableTopic
 from ottla.web.app import HttpError
 
-_KNOWN_MAX: Final = 10_000
-_KNOWN_S: Final = 10.0
-#: Kafka's default of max.message.bytes
-_BATCH_BYTES_MAX: Final = 1_048_588
-#: a batch's header and the smallest header of a record
-_BATCH_OVERHEAD: Final = 68
 #: records of a request that are worked on without a pause: some milliseconds
 _WITHOUT_PAUSE: Final = 500
 _FORMATS: Final = (*PLAIN_FORMATS, *SCHEMA_FORMATS)
@@ -41,59 +25,6 @@ _NAME_MAX: Final = 80
 _PART_FIELDS: Final = frozenset(("type", "data", *_SCHEMA_FIELDS))
 
 _T = TypeVar("_T")
-
-
-class TopicLimits(NamedTuple):
-    """What a producer has to know about a topic."""
-
-    partitions: int
-    #: the topic's max.message.bytes
-    batch_bytes_max: int
-
-
-class Topics:
-    """Remembers for a few seconds which topics exist and what they allow.
-
-    librdkafka would wait for an unknown topic to appear; a client of the proxy gets its error at once.
-    """
-
-    def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
-        self._known: OrderedDict[tuple[Identity, str], tuple[TopicLimits, float]] = OrderedDict()
-
-    async def limits(self, identity: Identity, topic: str, partition: int | None = None) -> TopicLimits:
-        """Return the limits. Raise KafkaRefusal if the topic is unknown, and HttpError 404 if the partition is."""
-        known = self._known.get((identity, topic))
-        if known is not None and known[1] > time.monotonic() and (partition is None or partition < known[0].partitions):
-            return known[0]
-        found = await self._kafka.call(identity, _read_limits, topic)
-        self._known[identity, topic] = (found, time.monotonic() + _KNOWN_S)
-        if len(self._known) > _KNOWN_MAX:
-            self._known.popitem(last=False)
-        if partition is not None and partition >= found.partitions:
-            raise partition_not_found(topic, partition)
-        return found
-
-
-def _read_limits(cluster: Cluster, topic: str) -> TopicLimits:
-    # The broker creates the topic if it is configured to do so, as for every other producer.
-    partitions = len(admin.describe_topic(cluster, topic, create=True).partitions)
-    target = ConfigTarget(admin.TOPIC, topic)
-    try:
-        (row,) = admin.describe_configs(cluster, [target], ["max.message.bytes"])[target].configs
-        return TopicLimits(partitions, int(row.value or _BATCH_BYTES_MAX))
-    except (KafkaRefusal, ValueError):
-        # The user may not be allowed to see configs.
-        return TopicLimits(partitions, _BATCH_BYTES_MAX)
-
-
-def check_size(limits: TopicLimits, *parts: bytes | None) -> None:
-    """Raise HttpError 413 if a batch with this record alone is larger than the topic allows."""
-    size = _BATCH_OVERHEAD + sum(len(part) for part in parts if part is not None)
-    if size > limits.batch_bytes_max:
-        raise HttpError(
-            413, 413, f"The record is larger than the topic's max.message.bytes, {limits.batch_bytes_max:,}."
-        )
 
 
 async def with_pauses(items: Iterable[_T]) -> AsyncIterator[_T]:
@@ -121,7 +52,7 @@ class DataEncoder:
     def __init__(self, schemas: SchemaData | None) -> None:
         self._schemas = schemas
 
-    async def encode(self, topic: str, part: Any, *, is_key: bool) -> Encoded:
+    async def encode(self, identity: Identity, topic: WritableTopic, part: Any, *, is_key: bool) -> Encoded:
         """Return the bytes of a key or a value. Raise HttpError 400 or 422 if the data do not fit the format."""
         if part is None:
             return NOTHING
@@ -143,7 +74,7 @@ class DataEncoder:
         )  # fmt: skip
         if self._schemas is None:
             raise no_registry()
-        found = await self._schemas.find(wanted)
+        found = await self._schemas.find(identity, wanted)
         try:
             return found.encode(part["data"])
         except HttpError as error:

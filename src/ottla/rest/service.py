@@ -19,7 +19,7 @@ from ottla.rest.endpoints import served
 from ottla.rest.errors import describe_error
 from ottla.rest.kafka import Kafka
 from ottla.rest.limits import ByteRates
-from ottla.rest.producing import DataEncoder, Topics
+from ottla.rest.producing import DataEncoder
 from ottla.rest.proxy import INT32, Proxy, with_accept
 from ottla.rest.schema_data import SchemaData, open_registry
 from ottla.rest.settings import RestSettings
@@ -32,6 +32,7 @@ from ottla.rest.v3_groups import GroupRoutes
 from ottla.rest.v3_produce import ProduceRoutes
 from ottla.rest.v3_read import ReadRoutes
 from ottla.rest.v3_topics import TopicRoutes
+from ottla.rest.writable_topics import Topics
 from ottla.web.app import HttpError, Operation, Parameter
 from ottla.web.service import Service, run_service
 
@@ -64,7 +65,8 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     instances = Instances(service.settings, kafka)
     reading = ReadRoutes(proxy)
     byte_rates = ByteRates(service.settings)
-    schemas = open_registry(service.settings, kafka.run)
+    topics = Topics(kafka)
+    schemas = open_registry(service.settings, kafka.run, topics.may_write)
 
     async def end_streams() -> None:
         reading.is_stopping = True
@@ -74,7 +76,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     tasks.keep(partial(_clean_up, kafka, instances), "close idle clients")
     try:
         yield service.make_app(
-            byte_rates.apply(operations(proxy, instances, reading, schemas)), title="Ottla REST proxy",
+            byte_rates.apply(operations(proxy, instances, reading, topics, schemas)), title="Ottla REST proxy",
             error_response=error_response, describe_error=describe_error,
             parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=CONSUMER_TYPES,
         )  # fmt: skip
@@ -84,9 +86,10 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         await kafka.close()
 
 
-def operations(proxy: Proxy, instances: Instances, reading: ReadRoutes, schemas: SchemaData | None) -> list[Operation]:
+def operations(
+    proxy: Proxy, instances: Instances, reading: ReadRoutes, topics: Topics, schemas: SchemaData | None
+) -> list[Operation]:
     """Return the table of all operations."""
-    topics = Topics(proxy.kafka)
     request_max_bytes = proxy.settings.request_max_bytes
     version_2 = [
         *TopicRoutesV2(proxy, topics, schemas).operations(request_max_bytes),

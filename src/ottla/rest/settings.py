@@ -75,6 +75,10 @@ class RestSettings(WebSettings):
     schema_registry_url = Setting(
         "schema.registry.url", LIST, (), ANY, "URLs of the schema registry. --registry sets it."
     )
+    schema_registry_pass_through = Setting(
+        "schema.registry.pass.through", BOOL, True, ANY,
+        "Whether the schema registry gets the credentials of each request, with authentication.pass.through=true.",
+    )  # fmt: skip
     consumer_instance_timeout_ms = Setting(
         "consumer.instance.timeout.ms", INT, 300_000, between(1000, INT_MAX),
         "A consumer instance without a request for this long is deleted and leaves its group.",

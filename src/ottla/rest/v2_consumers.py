@@ -277,7 +277,7 @@ class ConsumerRoutesV2:
         limit = settings.consumer_request_max_bytes
         found = await self._instances.read(
             instance, timeout_ms / 1000, min(bytes_max, limit) if bytes_max > 0 else limit,
-            functools.partial(_record, self._decoder(form)), request.is_disconnected, self._loader(form),
+            functools.partial(_record, self._decoder(form)), request.is_disconnected, self._loader(request, form),
         )  # fmt: skip
         return answer_v2(found, media_type)
 
@@ -286,9 +286,11 @@ class ConsumerRoutesV2:
             return functools.partial(decode_plain, form)
         return functools.partial(self._schemas.decode, form)
 
-    def _loader(self, form: str) -> Callable[[list[bytes | None]], Awaitable[None]] | None:
+    def _loader(self, request: Request, form: str) -> Callable[[list[bytes | None]], Awaitable[None]] | None:
         """Return what gets the schemas of records before they are decoded; None if the format has no schemas."""
-        return None if form in PLAIN_FORMATS or self._schemas is None else self._schemas.load
+        if form in PLAIN_FORMATS or self._schemas is None:
+            return None
+        return functools.partial(self._schemas.load, self._proxy.identity(request))
 
     async def commit(self, request: Request) -> Response:
         instance = self._find(request)

@@ -26,8 +26,8 @@ from ottla.rest.errors import (
     topic_not_found,
     unprocessable,
 )
-from ottla.rest.kafka import Arrival, Delivery
-from ottla.rest.producing import Topics, check_size, wait_for_all, with_pauses
+from ottla.rest.kafka import Arrival, Delivery, Identity
+from ottla.rest.producing import wait_for_all, with_pauses
 from ottla.rest.proxy import (
     BOOLEAN,
     DIGITS_OR_INT32,
@@ -44,6 +44,7 @@ from ottla.rest.proxy import (
 from ottla.rest.records import BINARY, PLAIN_FORMATS, encode_plain, now_ms
 from ottla.rest.schema_data import SchemaData, SchemaWanted
 from ottla.rest.v2_media import EMBEDDED, TOPIC_TYPES, V2, answer_v2, produced_format, with_v2_media
+from ottla.rest.writable_topics import Topics, WritableTopic, check_size
 from ottla.web.app import Operation
 
 _RECORDS_MAX: Final = 100_000
@@ -188,29 +189,29 @@ class TopicRoutesV2:
         records = fields.objects("records")
         if not 1 <= len(records) <= _RECORDS_MAX:
             raise unprocessable(f"records must have between 1 and {_RECORDS_MAX:,} records")
-        encode_key, key_id = await self._encoder(form, topic, fields, records, "key")
-        encode_value, value_id = await self._encoder(form, topic, fields, records, "value")
-        # Everything is checked before the first record is sent.
-        prepared = [
-            (
-                record.optional_integer("partition", 0, INT32_MAX) if record.has("partition") else partition,
-                encode_key(record.value("key")),
-                encode_value(record.value("value")),
-            )
+        numbers = [
+            record.optional_integer("partition", 0, INT32_MAX) if record.has("partition") else partition
             async for record in with_pauses(records)
         ]
         identity = self._proxy.identity(request)
-        highest = max((each[0] for each in prepared if each[0] is not None), default=None)
+        highest = max((number for number in numbers if number is not None), default=None)
         try:
-            limits = await self._topics.limits(identity, topic, highest)
+            # The encoders may register a schema, so the topic is authorized before.
+            writable = await self._topics.find(identity, topic, highest)
         except KafkaRefusal as refusal:
             if refusal.http.error_code in _STATUSES:
-                offsets = [_failed(refusal) for _ in prepared]
-                return _answer_produced(offsets, key_id, value_id)
+                return _answer_produced([_failed(refusal) for _ in records], None, None)
             raise _v2_error(refusal, topic) from None
+        encode_key, key_id = await self._encoder(form, identity, writable, fields, records, "key")
+        encode_value, value_id = await self._encoder(form, identity, writable, fields, records, "value")
+        # Everything is checked before the first record is sent.
+        prepared = [
+            (number, encode_key(record.value("key")), encode_value(record.value("value")))
+            async for number, record in with_pauses(list(zip(numbers, records, strict=True)))
+        ]
         for _, key, value in prepared:
-            check_size(limits, key, value)
-        producer = self._proxy.kafka.producer(identity, limits.batch_bytes_max)
+            check_size(writable, key, value)
+        producer = self._proxy.kafka.producer(identity, writable.batch_bytes_max)
         arrival = Arrival()
         time_ms = now_ms()
         sent = [
@@ -221,7 +222,7 @@ class TopicRoutesV2:
         return _answer_produced([_offset(each) for each in sent], key_id, value_id)
 
     async def _encoder(
-        self, form: str, topic: str, fields: Fields, records: list[Fields], part: str
+        self, form: str, identity: Identity, topic: WritableTopic, fields: Fields, records: list[Fields], part: str
     ) -> tuple[Callable[[Any], bytes | None], int | None]:
         """Return the function that makes bytes of all keys or all values, and the id of their schema.
 
@@ -241,7 +242,7 @@ class TopicRoutesV2:
         if self._schemas is None:
             raise no_registry()
         wanted = SchemaWanted(topic, part == "key", form, schema_id=schema_id, text=text if schema_id is None else None)
-        found = await self._schemas.find(wanted)
+        found = await self._schemas.find(identity, wanted)
         return lambda data: found.encode(data).payload, found.schema_id
 
 

@@ -17,7 +17,7 @@ from ottla.rest.bodies import Fields, charset_of, read_object
 from ottla.rest.errors import INVALID_BATCH, INVALID_PAYLOAD, RecordErrors, bad_request, to_http, unprocessable
 from ottla.rest.json_stream import JsonStream
 from ottla.rest.kafka import Arrival, Delivery, Identity, Kafka
-from ottla.rest.producing import DataEncoder, Topics, check_size, wait_for_all
+from ottla.rest.producing import DataEncoder, wait_for_all
 from ottla.rest.proxy import (
     INT32,
     INT64,
@@ -42,6 +42,7 @@ from ottla.rest.records import (
     read_time,
 )
 from ottla.rest.v3_topics import CLUSTER
+from ottla.rest.writable_topics import Topics, check_size
 from ottla.web.app import HttpError, Operation
 
 #: records of one stream that are sent and not acknowledged
@@ -262,11 +263,12 @@ class _Sender:
         partition = read_partition(found.get("partition_id"))
         headers = read_headers(found.get("headers"))
         timestamp_ms = read_time(found.get("timestamp")) or now_ms()
-        key = await self._encoder.encode(self.topic, found.get("key"), is_key=True)
-        value = await self._encoder.encode(self.topic, found.get("value"), is_key=False)
-        limits = await self._topics.limits(self._identity, self.topic, partition)
-        check_size(limits, key.payload, value.payload)
-        delivery = await self._kafka.producer(self._identity, limits.batch_bytes_max).send(
+        # The encoder may register a schema, so the topic is authorized before.
+        topic = await self._topics.find(self._identity, self.topic, partition)
+        key = await self._encoder.encode(self._identity, topic, found.get("key"), is_key=True)
+        value = await self._encoder.encode(self._identity, topic, found.get("value"), is_key=False)
+        check_size(topic, key.payload, value.payload)
+        delivery = await self._kafka.producer(self._identity, topic.batch_bytes_max).send(
             self.arrival, self.topic, partition, key.payload, value.payload, headers, timestamp_ms
         )
         return _Sent(delivery, key, value, None)

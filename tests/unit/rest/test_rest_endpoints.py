@@ -17,6 +17,7 @@ from ottla.rest.proxy import Proxy
 from ottla.rest.service import error_response, operations
 from ottla.rest.settings import RestSettings
 from ottla.rest.v3_read import ReadRoutes
+from ottla.rest.writable_topics import Topics
 from ottla.web.app import App, Operation, Router
 from ottla.web.server import Listener
 
@@ -25,7 +26,7 @@ def rows(**texts: str) -> list[Operation]:
     settings = RestSettings.parse({name.replace("_", "."): text for name, text in texts.items()})
     kafka = cast("Kafka", None)
     proxy = Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082))
-    return operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), None)
+    return operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), Topics(kafka), None)
 
 
 def statuses(app_rows: list[Operation], *requests: tuple[str, str]) -> list[int]:
