@@ -85,6 +85,7 @@ OS_ACCESS: dict[str, set[str]] = {
     # A generator with a fixed seed.
     "broker/sessions.py": {"random"},
     # Locks that the event loop and a thread share; a simulation has one thread.
+    "log/log_starts.py": {"threading"},
     "log/segment.py": {"threading"},
     "log/store.py": {"threading"},
     # Processes for large batches and for compaction; those of a simulation are too small for a process.

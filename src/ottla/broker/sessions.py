@@ -53,6 +53,8 @@ class WaitingFetch(Protocol):
 
     def on_changed(self) -> None: ...
 
+    def on_log_start(self) -> None: ...
+
     def on_partition_deleted(self) -> None: ...
 
     def answer_now(self) -> None:
@@ -71,6 +73,11 @@ class FetchedPartition:
         self.request = request
         self.high_watermark = _UNSENT
         self.log_start_offset = _UNSENT
+
+    @property
+    def was_sent_start(self) -> bool:
+        """Return whether the client was told a log start."""
+        return self.log_start_offset != _UNSENT
 
     def must_be_sent(self, error_code: int, high_watermark: int, log_start_offset: int, size_bytes: int) -> bool:
         """Return whether an answer within a session must name this partition, and note what it will say."""
@@ -148,6 +155,14 @@ class SessionPartition(FetchedPartition):
         session.changed[self] = None
         if session.waiting is not None:
             session.waiting.on_changed()
+        else:
+            self.unregister()
+
+    def on_log_start(self) -> None:
+        session = self._session
+        session.changed[self] = None
+        if session.waiting is not None:
+            session.waiting.on_log_start()
         else:
             self.unregister()
 

@@ -149,6 +149,8 @@ class Log:
         # Offsets
         #: the first offset that readers may fetch
         self.log_start_offset = log_start_offset
+        #: the log does not start before this offset after a power failure
+        self.synced_start_offset = log_start_offset
         #: the offset of the next record
         self.log_end_offset = log_end_offset
         #: all batches below this offset are written to the file
@@ -768,6 +770,7 @@ class Log:
         self.synced_end_offset = min(self.synced_end_offset, end_offset)
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.synced_start_offset = min(self.synced_start_offset, end_offset)
         if self.epochs.truncate_from_end(end_offset):
             self._epochs_synced = False
         self._prepared = False

@@ -67,7 +67,8 @@ class FutureLog:
             dropped.delete_files()
         copy.undeleted.clear()
         copy.first_dirty_offset = current.first_dirty_offset
-        copy.write_epochs(current.epochs.copy(), sync=True)
+        copy.write_epochs(current.epochs.copy(), sync=True)  # this syncs the folder too
+        copy.synced_start_offset = copy.log_start_offset  # the checkpoint is synced before the copy is used
         copy.appended_bytes, copy.inline_budget = current.appended_bytes, current.inline_budget
         copy.become_leader(current.leader_epoch)
 

@@ -34,6 +34,7 @@ from ottla.env.tasks import Threads
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.folders import METADATA, free_stray_name, partition_of, topic_id_in, write_topic_id
 from ottla.log.log import Log
+from ottla.log.log_starts import LogStarts, Offsets, first_segment, starts_of
 from ottla.log.moving import FUTURE, FutureLog
 from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
@@ -99,6 +100,7 @@ class LogDir:
         self.cleaner_offsets_written: dict[TopicPartition, int] | None = {}
         #: guards that file: a thread writes it after a compaction, the event loop when a new topic reuses a name
         self.cleaner_file = Lock()
+        self.starts = LogStarts(path)
 
     def note_checkpointed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Record that a checkpoint on disk may hold these offsets."""
@@ -154,8 +156,10 @@ class LogStore:
         self.was_clean = True
         #: whether the last stop of each directory was clean; one without logs may have lost them in a power failure
         self.has_clean_stops = True
-        #: called when a sealed segment could not be synced
+        #: called when a sealed segment, or the log start checkpoint, could not be synced
         self.on_dir_failed: Callable[[LogDir, OSError], None] = lambda *_: None
+        #: called when ``synced_start_offset`` of a log has advanced
+        self.on_start_synced: Callable[[Log], None] = lambda _: None
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -512,8 +516,10 @@ class LogStore:
         self._threads.submit(work, done)
 
     def advance_log_start(self, of: Log, offset: int) -> None:
-        """Advance the log start offset. A thread deletes the files of the segments before it."""
+        """Advance the log start offset. A thread syncs it, another deletes the files of the segments before it."""
         dropped = of.advance_log_start(offset)
+        if of.log_start_offset > of.synced_start_offset:
+            self._sync_starts(self.dir_of(of))
         if not dropped:
             return
         # Delete older segments first, even those of an earlier job that is not done yet. A power failure between two
@@ -582,29 +588,51 @@ class LogStore:
 
         ``lowered`` has the name, recovery point and log start offset of a log that is about to be truncated.
         """
-        logs = directory.logs
-        points = {name: each.recovery_point for name, each in logs.items() if each.log_end_offset}
-        starts = {
-            name: each.log_start_offset
-            for name, each in logs.items()
-            if each.log_start_offset > each.segments[0].base_offset
-        }
+        points = {name: each.recovery_point for name, each in directory.logs.items() if each.log_end_offset}
+        starts = self._starts(directory)
         if lowered is not None:
             name, points[name], starts[name] = lowered
         points |= {name: o.recovery_point for name, o in directory.unreadable.items() if o.recovery_point is not None}
-        starts |= {name: o.start for name, o in directory.unreadable.items() if o.start is not None}
         marks = directory.high_watermarks
         for offsets in (points, starts, marks):
             directory.note_checkpointed(offsets)
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
-        self._write_checkpoint(directory, START_OFFSETS, starts, sync)
+        if sync:
+            directory.starts.write(starts, partial(self._write_checkpoint, directory, START_OFFSETS, sync=True))
         self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
         if sync:
+            self._starts_synced(directory, starts)
             self.write_cleaner_offsets(directory)
             # Only now: without a sync, a power failure can bring back the previous version of a checkpoint.
             directory.checkpointed = {}
             for offsets in (points, starts, marks, directory.cleaner_offsets):
                 directory.note_checkpointed(offsets)
+
+    def _starts(self, directory: LogDir) -> dict[TopicPartition, int]:
+        unreadable = {name: o.start for name, o in directory.unreadable.items() if o.start is not None}
+        return starts_of(directory.logs) | unreadable
+
+    def _sync_starts(self, directory: LogDir) -> None:
+        def current() -> Offsets:
+            starts = self._starts(directory)
+            directory.note_checkpointed(starts)
+            return starts
+
+        write = partial(self._write_checkpoint, directory, START_OFFSETS, sync=True)
+        synced, failed = partial(self._starts_synced, directory), partial(self._dir_failed, directory)
+        directory.starts.write_in_thread(self._threads, current, write, synced, failed)
+
+    def _starts_synced(self, directory: LogDir, starts: Offsets) -> None:
+        for name, of in list(directory.logs.items()):
+            if of.log_start_offset > of.synced_start_offset:
+                # Segments before this one were deleted, and their folder was synced after that.
+                offset = max(starts.get(name, 0), first_segment(of).base_offset)
+                if min(offset, of.log_start_offset) > of.synced_start_offset:
+                    of.synced_start_offset = min(offset, of.log_start_offset)
+                    self.on_start_synced(of)
+
+    def _dir_failed(self, directory: LogDir, error: OSError) -> None:
+        self.on_dir_failed(directory, error)
 
     def _load_cleaner_offsets(self, directory: LogDir) -> dict[TopicPartition, int] | None:
         """Return the offsets in the cleaner's checkpoint; None if the file exists but cannot be read."""

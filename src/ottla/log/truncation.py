@@ -94,7 +94,7 @@ def truncate_fully_and_start_at(of: Log, offset: int) -> None:
     active = Segment(of.disk, of.directory, offset)
     of.replace_active(0, active)
     of.forget_from(offset)
-    of.log_start_offset = of.synced_end_offset = offset
+    of.log_start_offset = of.synced_start_offset = of.synced_end_offset = offset
     try:
         for segment in reversed(removed):
             segment.delete_files()

@@ -209,7 +209,7 @@ class _Followed:
         if sent is not None and sent.fetch_offset == offset and sent.last_fetched_epoch == epoch:
             size_bytes_max = 0
         return FollowerRow(
-            self.key[1], self.leader_epoch, offset, epoch, its_log.log_start_offset, size_bytes_max,
+            self.key[1], self.leader_epoch, offset, epoch, its_log.synced_start_offset, size_bytes_max,
             its_log.synced_end_offset,
         )  # fmt: skip
 

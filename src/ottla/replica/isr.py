@@ -5,6 +5,7 @@ A follower leaves if it has not had all of the leader's records for ``replica.la
 - it has synced everything below the high watermark, because it may have to lead after a power failure of all others,
 - it has everything that the log had when the leader's epoch began, because the high watermark of a new leader can be
   older than that of the last one,
+- it has deleted the records before the log start, so that they do not come back when it leads,
 - it does not lag: otherwise it would have to leave again at once. While no follower can reach the leader, the high
   watermark stands still, and all of them have everything below it,
 - and the process that fetched is the one that is registered now, because what an earlier one had may be lost (KIP-903).
@@ -44,6 +45,7 @@ def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, i
         follower.broker_epoch == broker_epochs.get(broker_id, -2)
         and safe >= partition.high_watermark
         and follower.end_offset >= partition.epoch_start_offset
+        and max(follower.log_start_offset, 0) >= partition.log.log_start_offset
     )
 
 

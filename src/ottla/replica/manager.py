@@ -85,6 +85,7 @@ class ReplicaManager:
         self._free_bytes_min = free_bytes_min
         self._on_all_dirs_failed = on_all_dirs_failed
         store.on_dir_failed = self._dir_failed
+        store.on_start_synced = self._start_synced
         self.compactor = Compactor(disk=disk, store=store, threads=threads, monotonic=clock.monotonic)
 
         self.opener = Opener()
@@ -106,7 +107,7 @@ class ReplicaManager:
         self.failed: dict[Partition, None] = {}
         #: free space is checked again when ``bytes_in`` exceeds this
         self._bytes_in_at_check = self._replication_bytes_in_at_check = 0
-        #: called when a sync of a follower's log is complete, or the start of its log has moved
+        #: called when a follower's log, or a new start of it, is synced
         self.on_follower_changed: Callable[[Partition], None] = _ignore
         #: called before the log of a partition is deleted
         self.on_removed: Callable[[Partition], None] = _ignore
@@ -503,7 +504,10 @@ class ReplicaManager:
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     def delete_records(self, partition: Partition, offset: int) -> int:
-        """Move the log's start to ``offset``, or to the high watermark for -1; returns the new start."""
+        """Move the log's start to ``offset``, or to the high watermark for -1. Return the new start.
+
+        Other replicas follow, and a power failure may undo it, until ``wait`` for ``Until.DELETED`` completes.
+        """
         if not partition.log.settings.delete:
             raise PolicyViolation("records can be deleted only from topics with cleanup.policy delete")
         if offset == -1:
@@ -534,8 +538,16 @@ class ReplicaManager:
         finally:
             if partition.log.log_start_offset != previous:
                 partition.note_log_start()
-                if partition.role is _FOLLOWER:
-                    self.on_follower_changed(partition)
+
+    def _start_synced(self, of: Log) -> None:
+        partition = self._by_log.get(of)
+        if partition is None:
+            return
+        if partition.role is _FOLLOWER:
+            self.on_follower_changed(partition)
+        partition.complete_writers()
+        if not partition.has_waiting:
+            self._waiting.pop(partition, None)
 
     def maybe_compact(self, now_ms: int, settings: BrokerSettings) -> bool:
         """Start to compact the log with the largest dirty ratio in the background. Return True while that runs."""

@@ -55,6 +55,8 @@ class Until(IntEnum):
     COMMITTED = 2
     #: every in-sync replica has it, and ``min.insync.replicas`` of them have synced it: acks=all
     DURABLE = 3
+    #: no in-sync replica has records below this offset, not even after a power failure: DeleteRecords
+    DELETED = 4
 
 
 class PartitionState(Protocol):
@@ -82,7 +84,10 @@ class Reader(Protocol):
         """More can be read, because the high watermark or the last stable offset moved; read again to see how much."""
 
     def on_changed(self) -> None:
-        """The high watermark or the start of the log moved, but there is nothing more to read."""
+        """The high watermark moved, but there is nothing more to read."""
+
+    def on_log_start(self) -> None:
+        """The start of the log moved."""
 
     def on_partition_deleted(self) -> None:
         """The partition was deleted, is offline or has another leader: complete the fetch now."""
@@ -114,7 +119,7 @@ class Follower:
         """``now`` counts as the moment when it had everything, so that it has time to fetch from a new leader."""
         #: -1: it has not fetched from this leader yet
         self.end_offset = self.synced_end_offset = -1
-        #: the start of its log
+        #: the start of its log, also after a power failure
         self.log_start_offset = -1
         #: the high watermark in the last reply to it
         self.sent_high_watermark = -1
@@ -360,6 +365,25 @@ class Partition:
         """Return how many in-sync replicas acks=all needs: ``min.insync.replicas``, at most all replicas."""
         return min(self.log.settings.min_insync_replicas, len(self.replicas))
 
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Return all replicas that may be in sync: also those that this leader has proposed, if it does not know the
+        outcome yet. One of them may have been elected meanwhile.
+        """
+        return self.isr if self.proposed_isr is None else tuple({*self.isr, *self.proposed_isr})
+
+    @property
+    def low_watermark(self) -> int:
+        """Return the offset before which no in-sync replica has records, not even after a power failure.
+
+        Return -1 while fewer than ``min.insync.replicas`` are in sync: then a replica that left may be elected (ELR).
+        """
+        if len(self.isr) < self.min_in_sync:
+            return -1
+        followers = [self.followers.get(number) for number in self.maximal_isr if number != self.broker_id]
+        starts = [-1 if follower is None else follower.log_start_offset for follower in followers]
+        return min(self.log.synced_start_offset, *starts, self.log.log_start_offset)
+
     def check_enough_replicas(self) -> None:
         """Raise NotEnoughReplicas if fewer replicas than ``min.insync.replicas`` are in sync; for acks=all."""
         if len(self.isr) < self.min_in_sync:
@@ -385,7 +409,7 @@ class Partition:
         if len(self.isr) < self.min_in_sync:
             return
         end_offset = self.log.written_end_offset
-        for number in self.isr if self.proposed_isr is None else {*self.isr, *self.proposed_isr}:
+        for number in self.maximal_isr:
             if number != self.broker_id:
                 follower = self.followers.get(number)
                 end_offset = min(end_offset, follower.end_offset if follower is not None else -1)
@@ -542,7 +566,7 @@ class Partition:
     def note_log_start(self) -> None:
         """Report to the readers that the start of the log moved."""
         for reader in [*self.readers, *self.stable_readers, *self.replica_readers]:
-            reader.on_changed()
+            reader.on_log_start()
 
     def release_readers(self) -> None:
         """Complete all parked fetches."""
@@ -568,6 +592,8 @@ class Partition:
             return self.log.synced_end_offset
         if until is _DURABLE:
             return self.durable_offset
+        if until is _DELETED:
+            return self.low_watermark
         return self.high_watermark if until is _COMMITTED else self.log.written_end_offset
 
     @property
@@ -598,7 +624,7 @@ class Partition:
                 continue
             code = 0
             offset = self.reached(until)
-            if until is not _SYNCED and len(self.isr) < self.min_in_sync:
+            if until not in (_SYNCED, _DELETED) and len(self.isr) < self.min_in_sync:
                 code, offset = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, self.high_watermark
             done = 0
             while done < len(writers) and writers[done][0] <= offset:
@@ -635,4 +661,4 @@ class Partition:
         self.release_readers()
 
 
-_WRITTEN, _SYNCED, _COMMITTED, _DURABLE = Until
+_WRITTEN, _SYNCED, _COMMITTED, _DURABLE, _DELETED = Until

@@ -353,6 +353,7 @@ def test_checkpoints_are_kafkas(disk: MemoryDisk, tmp_path: Path) -> None:
     write(fixture.log(), batch())
     fixture.store.advance_log_start(fixture.log(), 7)
     fixture.store.write_checkpoints({NAME: 16}, sync=False)
+    fixture.threads.run()
     assert disk.read_file(f"{tmp_path}/{RECOVERY_POINTS}") == b"0\n1\norders 0 10\n"
     assert disk.read_file(f"{tmp_path}/{START_OFFSETS}") == b"0\n1\norders 0 7\n"
     assert disk.read_file(f"{tmp_path}/{HIGH_WATERMARKS}") == b"0\n1\norders 0 16\n"
@@ -362,11 +363,44 @@ def test_checkpoints_are_kafkas(disk: MemoryDisk, tmp_path: Path) -> None:
 def test_start_offset_holds_after_a_kill(disk: MemoryDisk, tmp_path: Path) -> None:
     fixture = written(disk, tmp_path)
     fixture.store.advance_log_start(fixture.log(), 3)
-    fixture.store.write_checkpoints({}, sync=False)
+    fixture.threads.run()
     again = StoreFixture(killed(fixture), tmp_path)
     again.start(spec())
     assert again.log().log_start_offset == 3
     again.abandon()
+
+
+def test_start_offset_that_was_reported_as_synced_holds_after_a_power_failure(disk: MemoryDisk, tmp_path: Path) -> None:
+    """Whatever is written to the checkpoints after that, and however many logs have moved."""
+    fixture = written(disk, tmp_path)
+    synced: list[int] = []
+    fixture.store.on_start_synced = lambda log: synced.append(log.synced_start_offset)
+    fixture.store.advance_log_start(fixture.log(), 2)
+    fixture.store.advance_log_start(fixture.log(), 3)  # while the first offset is written
+    assert synced == [] and fixture.log().synced_start_offset == 0
+    fixture.threads.run()
+    assert synced[-1] == 3
+    fixture.store.advance_log_start(fixture.log(), 4)
+    fixture.store.write_checkpoints({}, sync=False)
+    for seed in range(20):
+        again = StoreFixture(disk.crash(Random(seed), "power"), tmp_path)
+        again.start(spec())
+        assert again.log().log_start_offset in (3, 4)
+        again.abandon()
+    fixture.abandon()
+
+
+def test_start_offset_that_a_truncation_lowers_is_not_written_again_by_a_thread(
+    disk: MemoryDisk, tmp_path: Path
+) -> None:
+    fixture = written(disk, tmp_path)
+    log = fixture.log()
+    fixture.store.advance_log_start(log, 4)
+    log.truncate_to(2)
+    assert log.log_start_offset == log.synced_start_offset == 2
+    fixture.threads.run()
+    assert disk.read_file(f"{tmp_path}/{START_OFFSETS}") == b"0\n1\norders 0 2\n"
+    fixture.abandon()
 
 
 DAMAGED = [b"", b"0\n", b"0\n5\n", b"1\n0\n", b"0\n1\norders 0 1", b"0\n1\norders 0\n", b"0\n2\norders 0 3\n", b"\xff",
@@ -569,7 +603,7 @@ def test_roll_that_is_synced_after_its_segment_was_unlinked_does_not_bring_it_ba
     fixture.start(spec())
     fixture.store.on_dir_failed = lambda directory, error: pytest.fail(f"the directory failed: {error}")
     fixture.store.advance_log_start(fixture.log(), 5)
-    assert len(fixture.threads.jobs) == 2
+    assert len(fixture.threads.jobs) == 3
     fixture.threads.jobs.reverse()
     fixture.threads.run()
     assert [name for name in disk.listdir(f"{tmp_path}/orders-0") if name.endswith(".log")] == [f"{5:020d}.log"]

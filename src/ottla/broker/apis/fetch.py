@@ -38,6 +38,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
+from ottla.broker.follower_fetches import diverging, note_fetch
 from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.replica_selection import NO_REPLICA, closest_replica
 from ottla.broker.services import Services
@@ -182,24 +183,7 @@ class FetchApi:
         session, wanted, news_only = self.replica_sessions.begin(request, by_id, now)
         if session is not None and not news_only:
             self.replica_sessions.end_others(request.replica_id, session)
-        for topic, rows in request.topics:
-            for row in rows:
-                try:
-                    partition = self._leader_of(topic, row.partition, row.current_leader_epoch, by_id=by_id)
-                except KafkaError:
-                    continue  # the read of the partition answers with this error
-                follower = partition.followers.get(request.replica_id)
-                if follower is None or request.replica_epoch < follower.broker_epoch:
-                    continue  # not a replica, or an earlier process of the broker that still runs
-                if not _continues_log(partition, row):
-                    continue
-                follower.log_start_offset = row.log_start_offset
-                if session is not None and (known := session.partitions.get((topic, row.partition))) is not None:
-                    known.follow(follower)
-                partition.note_follower(
-                    request.replica_id, row.fetch_offset, row.synced_end_offset,
-                    broker_epoch=request.replica_epoch, now=now,
-                )  # fmt: skip
+        note_fetch(self._services.replicas, request, session, by_id=by_id, now=now)
         return session, wanted, news_only
 
     def must_wait(self, fetch: Fetch) -> bool:
@@ -394,6 +378,10 @@ class Fetch:
         if self._api.is_rack_aware and self.is_replica:
             self.on_stable()
 
+    def on_log_start(self) -> None:
+        if self.is_replica:
+            self._complete()  # DeleteRecords waits for the followers
+
     def on_partition_deleted(self) -> None:
         self._complete()
 
@@ -538,13 +526,15 @@ class Fetch:
         request, log = wanted.request, partition.log
         read = FetchRow(wanted)
         read.high_watermark, read.log_start_offset = partition.high_watermark, log.log_start_offset
-        read.note_diverging(_diverging(partition, request))
+        read.note_diverging(diverging(partition, request))
         read.is_urgent = read.is_urgent or (
             self._api.is_rack_aware
             and isinstance(wanted, SessionPartition)
             and wanted.follower is follower  # else an earlier process of the follower, which would never stop to ask
             and follower.sent_high_watermark < read.high_watermark
         )
+        # DeleteRecords waits for the followers.
+        read.is_urgent = read.is_urgent or (wanted.was_sent_start and wanted.log_start_offset != read.log_start_offset)
         size_bytes_max = min(request.size_bytes_max, left)
         if read.diverging is not None or (size_bytes_max <= 0 and not at_least_one):
             return read
@@ -664,7 +654,7 @@ def _read_partition(
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset
     if request.last_fetched_epoch >= 0:
-        read.note_diverging(_diverging(partition, request))
+        read.note_diverging(diverging(partition, request))
         if read.diverging is not None:
             return read
     if read_committed:
@@ -694,7 +684,7 @@ def _read_from_new_leader(
     """
     log = partition.log
     read.log_start_offset = log.log_start_offset
-    read.note_diverging(_diverging(partition, request))
+    read.note_diverging(diverging(partition, request))
     if read.diverging is not None:
         return read
     end_offset = log.log_start_offset if read_committed else partition.high_watermark
@@ -706,33 +696,6 @@ def _read_from_new_leader(
         if read.region is None:
             read.at_end_of = partition
     return read
-
-
-def _diverging(partition: Partition, request: FetchPartition) -> tuple[int, int] | None:
-    """Return epoch and end offset of the common history if the log of the reader diverges from ours; None if not.
-
-    Raise OffsetOutOfRange if its last epoch is newer than ours.
-    """
-    last_epoch = request.last_fetched_epoch
-    if last_epoch < 0:
-        return None
-    epoch, end_offset = partition.epoch_end(last_epoch)
-    if epoch < 0:
-        raise OffsetOutOfRange(f"leader epoch {last_epoch} is unknown here")
-    if epoch < last_epoch or end_offset < request.fetch_offset:
-        return epoch, end_offset
-    return None
-
-
-def _continues_log(partition: Partition, row: FetchPartition) -> bool:
-    """Return whether a follower has exactly our records below its fetch offset."""
-    log = partition.log
-    if not log.log_start_offset <= row.fetch_offset <= log.log_end_offset:
-        return False
-    try:
-        return _diverging(partition, row) is None
-    except OffsetOutOfRange:
-        return False
 
 
 def fill_reply(

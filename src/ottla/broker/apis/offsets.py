@@ -6,7 +6,8 @@ from collections import Counter
 
 from ottla.broker.services import RequestContext, Services
 from ottla.model.errors import ErrorCode, KafkaError, Refused
-from ottla.replica.partition import Partition
+from ottla.replica.manager import AwaitedWrite
+from ottla.replica.partition import Partition, Until
 from ottla.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -120,9 +121,16 @@ def offset_for_leader_epoch(
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def delete_records(services: Services, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
-    """DeleteRecords (21) v0-v2. Offset -1 means up to the high watermark."""
-    topics = []
+async def delete_records(
+    services: Services, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """DeleteRecords (21) v0-v2. Offset -1 means up to the high watermark.
+
+    Answer when all in-sync replicas have moved the start of their logs, or with REQUEST_TIMED_OUT.
+    """
+    deadline = services.replicas.monotonic() + request.timeout / 1000
+    topics: list[DeleteRecordsTopicResult] = []
+    waiting: list[tuple[DeleteRecordsPartitionResult, Partition, int, AwaitedWrite]] = []
     for topic in request.topics:
         rows = []
         view = services.view.topics.get(topic.name)
@@ -133,12 +141,17 @@ def delete_records(services: Services, request: DeleteRecordsRequest, context: R
                 if view is not None and view.internal:
                     raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
                 partition = services.replicas.leader_of(topic.name.encode(), wanted.partition_index)
-                row.low_watermark = services.replicas.delete_records(partition, wanted.offset)
+                writer = AwaitedWrite(services.loop, deadline)
+                start = services.replicas.delete_records(partition, wanted.offset)
+                services.replicas.wait(partition, Until.DELETED, start, writer)
+                waiting.append((row, partition, start, writer))
             except KafkaError as error:
                 row.error_code = error.code
             rows.append(row)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=rows))
-    services.replicas.write_checkpoints()
+    for row, partition, start, writer in waiting:
+        row.error_code = await writer.code
+        row.low_watermark = partition.low_watermark if row.error_code else max(start, partition.low_watermark)
     return DeleteRecordsResponse(topics=topics)
 
 
