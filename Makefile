@@ -91,7 +91,7 @@ properties: $(VENV)/.dev
 # The broker in a simulated world (docs/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign,
 # BROKERS=3 runs a cluster.
 sim: $(VENV)/.dev
-	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --brokers $(or $(BROKERS),1)
+	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --brokers $(or $(BROKERS),1) $(if $(PROFILE),--profile '$(PROFILE)')
 
 # Bugs that are planted into the broker, and the seed with which the simulation finds each: some minutes.
 sim-planted: $(VENV)/.dev

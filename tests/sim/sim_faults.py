@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sim_fault_sequences import FAULT_SEQUENCES, FaultSequences
 from sim_host import BrokerHost, SimulatedDisk
+from sim_log_dir_faults import LOG_DIR_FAULTS, LogDirFaults
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -60,7 +61,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "sequences": tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if kind not in FAULT_SEQUENCES),
 }  # fmt: skip
 #: faults that end or stop a process, or keep it from the metadata store
-_ENDS = ("kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata")
+_ENDS = ("kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata", "end ", "fail", "exchange")
 
 
 class Faults:
@@ -76,7 +77,11 @@ class Faults:
         #: the host whose disk was damaged
         self._damaged: BrokerHost | None = None
         self.profile = ""
-        if world.is_cluster:
+        self._log_dirs = LogDirFaults(world, self._rng, lambda: not self._is_fragile(), self._set_damaged)
+        if world.shape.weights:
+            self.profile = world.shape.profile
+            self._weights = dict(world.shape.weights)
+        elif world.is_cluster:
             self.profile = self._rng.choice(list(PROFILES))
             self._weights |= CLUSTER_WEIGHTS
             if self.profile == "damaged disk":
@@ -103,6 +108,8 @@ class Faults:
     def _maybe_restart(self, host: BrokerHost, now: float) -> None:
         if host.is_running:
             self._restarts.pop(host, None)
+        elif self._log_dirs.is_kept_down(host):
+            pass
         elif host not in self._restarts:
             self._restarts[host] = now + self._rng.choice((0.0, 0.2, 2.0)) * self._rng.random()
         elif now >= self._restarts[host]:
@@ -120,6 +127,8 @@ class Faults:
         self._on_disk(fault, host)
         if fault in FAULT_SEQUENCES:
             self._sequences.strike(fault, host)
+        elif fault in LOG_DIR_FAULTS:
+            self._log_dirs.strike(fault, host)
 
     def _choose_host(self) -> BrokerHost:
         """Return a random host, the one of a leader, or the one of the controller."""
@@ -153,6 +162,9 @@ class Faults:
             host.kill_at_change(rng.randint(0, 12), "power", rng.randrange(1 << 30))
         elif fault == "clean stop":
             host.stop()
+        elif fault == "end starts":
+            host.kill(rng.choice(("process", "power") if self._world.shape.may_lose_power else ("process",)))
+            self._log_dirs.end_starts(host)
         elif fault == "pause":
             host.pause()
             self._later(rng.choice((0.5, 3.0, 12.0)) * rng.random(), host.resume)
@@ -258,9 +270,14 @@ class Faults:
         self._world.trace(f"{host.name}: {'its disk is wiped' if wiped else 'an old copy of its disk is restored'}")
         host.replace_disk(SimulatedDisk() if wiped else self._copies[host])
 
+    def _set_damaged(self, host: BrokerHost) -> None:
+        self._damaged = host
+
     def _is_fragile(self) -> bool:
         """Return whether a copy of the data is lost and the cluster does not know it yet."""
         replication, host = self._world.replication, self._damaged
+        if self._log_dirs.is_busy:
+            return True
         return host is not None and replication is not None and (
             not host.is_ready or replication.store.lost_logs_of(host.broker_id)
         )  # fmt: skip
@@ -281,6 +298,8 @@ class Faults:
             host.disk.free = host.disk.total
             host.disk.heal()
             host.disk._cut_at = None
+            host.end_no_more_starts()
             host.keep_running = True
             if not host.is_running:
                 host.start()
+        self._log_dirs.heal()

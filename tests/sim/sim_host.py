@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from ottla.log.log import Log
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
-from ottla.testing.disk import Call, DiskCut, MemoryDisk, _Fault
+from ottla.testing.disk import Call, DiskCut, MemoryDisk, _Directory, _Fault
 from ottla.testing.metadata_store import SimulatedEnsemble
 
 Keep = Literal["process", "power"]
@@ -59,13 +59,27 @@ class SimulatedDisk(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.on_cut: Callable[[], None] = lambda: None
+        #: called before each change while a process starts
+        self.before_change: Callable[[], None] | None = None
 
     def _call(self, name: str, path: str, *, changes: bool = True) -> _Fault | None:
+        if changes and self.before_change is not None:
+            self.before_change()
         if changes and self._cut_at is not None and self.changes >= self._cut_at:
             self.on_cut()
         fault = super()._call(name, path, changes=changes)
         self.calls.clear()  # a run makes too many to keep
         return fault
+
+    def empty_directory(self, path: str) -> None:
+        """Lose everything in a directory below the root, as if another disk was mounted there."""
+        self._root.names[path.removeprefix("/")] = self._root.durable[path.removeprefix("/")] = _Directory()
+
+    def exchange(self, one: str, other: str) -> None:
+        """Exchange two directories below the root, as if their disks were mounted the other way round."""
+        one, other = one.removeprefix("/"), other.removeprefix("/")
+        for names in (self._root.names, self._root.durable):
+            names[one], names[other] = names[other], names[one]
 
     def crash(self, rng: Random, keep: Keep) -> SimulatedDisk:
         booted = SimulatedDisk()
@@ -143,7 +157,8 @@ class BrokerHost:
         self._rng = rng
         self._trace = trace
         properties = {**SETTINGS, "broker.id": str(broker_id), "listeners": f"PLAINTEXT://{self.name}:{PORT}"}
-        self._settings = BrokerSettings.parse({**properties, **(settings or {})})
+        self._properties = {**properties, **(settings or {})}
+        self._settings = BrokerSettings.parse(self._properties)
         self.disk = SimulatedDisk()
         self.clock = SimulatedClock(loop)
         #: whether the disk was full at some time
@@ -161,6 +176,8 @@ class BrokerHost:
         #: ends of processes by their cause
         self.ends: dict[str, int] = {}
         self._crash_keep: Keep = "process"
+        #: of the start that goes on; see ``start_ends``
+        self._start_end: tuple[int, Keep] | None = None
         #: called before the image of the disk after a crash is made, with what it keeps
         self.before_crash: Callable[[BrokerHost, Keep], None] = lambda host, keep: None
         #: called with the logs when they were opened, before anything is appended
@@ -169,6 +186,10 @@ class BrokerHost:
         self.on_error: Callable[[BrokerHost, Exception], None] = lambda host, error: None
         #: whether a process that ends is started again at once
         self.keep_running = False
+        #: steps of the current or last start: requests and replies of the metadata store, and changes of the disk
+        self.start_steps = 0
+        #: after how many steps the next starts end, in their order, and what that keeps
+        self.start_ends: list[tuple[int, Keep]] = []
         self._graves: list[Any] = []
         #: the life that is paused
         self._paused: Life | None = None
@@ -183,6 +204,11 @@ class BrokerHost:
     def is_running(self) -> bool:
         return self._life is not None
 
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Change static settings; the next process has them."""
+        self._properties |= settings
+        self._settings = BrokerSettings.parse(self._properties)
+
     def start(self) -> None:
         """Start a process. Do nothing if one runs."""
         if self._life is not None:
@@ -191,6 +217,9 @@ class BrokerHost:
         self._life = Life(f"{self.name}/{self.starts}")
         self._trace(f"{self.name} starts")
         self.disk.on_cut = self._cut
+        self.disk.before_change = self._count_change
+        self.start_steps = 0
+        self._start_end = self.start_ends.pop(0) if self.start_ends else None
         run_in_life(self._life, lambda: self._graves.append(self._loop.create_task(self._run(self._life))))
 
     async def _run(self, life: Life) -> None:
@@ -225,7 +254,9 @@ class BrokerHost:
             self._ended(life, f"start failed: {error}")
             return
         self.is_ready = True
-        self._trace(f"{self.name} is ready")
+        self._start_end = self.disk.before_change = None
+        self.start_ends.clear()
+        self._trace(f"{self.name} is ready after {self.start_steps} steps")
         reason = await broker.ended
         self.is_ready = False
         await broker.stop()
@@ -255,6 +286,7 @@ class BrokerHost:
             raise UnusableStore(f"{path} cannot be opened ({error})") from None
         store = self._ensemble.connect(self.name)
         store._loop = ContextLoop(self._loop, self._life)
+        store.on_message = self._count_message
         # As ZooKeeperStore.open does.
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
@@ -322,6 +354,28 @@ class BrokerHost:
         if self._life is not None:
             self._crash_keep = keep
             self.disk.cut_after(changes, seed)
+
+    def end_no_more_starts(self) -> None:
+        """Let the start that goes on, and the next ones, succeed."""
+        self._start_end = None
+        self.start_ends.clear()
+
+    def _is_last_step(self) -> bool:
+        """Count a step of the start and return whether the process ends here."""
+        self.start_steps += 1
+        return self._start_end is not None and self.start_steps > self._start_end[0]
+
+    def _count_change(self) -> None:
+        if self._is_last_step() and self._start_end is not None:
+            self.kill_at_change(0, self._start_end[1], self._rng.randrange(1 << 30))
+            self._start_end = None
+
+    def _count_message(self) -> None:
+        if not self.is_ready and self._is_last_step() and self._start_end is not None:
+            # Not within the callback of the process that ends.
+            world = contextvars.Context()
+            self._loop.call_soon(self.kill, self._start_end[1], context=world)
+            self._start_end = None
 
     def _cut(self) -> None:
         if self._life is not None and not self._life.is_over:

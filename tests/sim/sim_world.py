@@ -20,6 +20,7 @@ from sim_invariants import Invariants, batches_of
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
+from sim_profiles import GENERAL, Shape, draw_shape
 from sim_readers import FinalReader, RackReader, Reader
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
@@ -101,10 +102,13 @@ class World:
     """Everything of one run."""
 
     def __init__(
-        self, seed: int, *, brokers: int = 1, racks: bool = False, on_line: Callable[[str], None] | None = None
-    ) -> None:
+        self, seed: int, *, brokers: int = 1, racks: bool = False, profile: str = GENERAL,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         """With ``racks`` each broker is in a rack of its own, and there are readers in these racks (KIP-392)."""
         self.seed = seed
+        #: replicas, log directories and faults of this run
+        self.shape = shape = draw_shape(seed, brokers, profile)
         self._on_line = on_line
         self._hash = hashlib.sha256()
         self._lines: list[str] = []
@@ -118,7 +122,7 @@ class World:
         self.hosts = {
             number: BrokerHost(
                 number, loop=self.loop, network=self.network, ensemble=self.ensemble, trace=self.trace,
-                rng=Random(f"{seed}/broker-{number}"), settings=_settings(number, brokers, racks=racks),
+                rng=Random(f"{seed}/broker-{number}"), settings=_settings(number, brokers, shape, racks=racks),
             )
             for number in range(1, brokers + 1)
         }  # fmt: skip
@@ -126,8 +130,8 @@ class World:
         self.is_cluster = brokers > 1
         #: readers of the closest replica
         self.rack_readers = [RackReader(self, f"rack-reader-{n}") for n in range(2 if racks else 0)]
-        self.replication_factor = min(brokers, 3)
-        self.min_in_sync = 2 if self.replication_factor == 3 else 1
+        self.replication_factor = shape.replication_factor
+        self.min_in_sync = shape.min_in_sync
         self.history = VirtualRecorder()
         self.invariants = Invariants(self)
         self.replication = ReplicationInvariants(self) if self.is_cluster else None
@@ -255,7 +259,7 @@ class World:
         self.client_names = [client.name for client in clients]
         tasks = [asyncio.create_task(client.run(), name=client.name) for client in clients]
         watching = asyncio.create_task(self.invariants.watch())
-        await self.faults.run(CLUSTER_FAULT_S if self.is_cluster else FAULT_S)
+        await self.faults.run(self.shape.fault_s or (CLUSTER_FAULT_S if self.is_cluster else FAULT_S))
         self.trace("the faults are over")
         self.is_over = True
         self.faults.heal()
@@ -330,12 +334,21 @@ class World:
         return clients
 
 
-def _settings(number: int, brokers: int, *, racks: bool) -> dict[str, str]:
+def _settings(number: int, brokers: int, shape: Shape, *, racks: bool) -> dict[str, str]:
     """Return the settings of a broker."""
+    directories = {"log.dirs": ",".join(shape.directories)}
     if brokers == 1:
-        return {}
+        return directories
+    factor, min_in_sync = str(shape.replication_factor), str(shape.min_in_sync)
+    replication = {
+        "default.replication.factor": factor,
+        "min.insync.replicas": min_in_sync,
+        "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": min_in_sync,
+    }
     rack = {"broker.rack": f"rack-{number}", "replica.selector.class": "rack-aware"} if racks else {}
-    return {**CLUSTER_SETTINGS, **rack}
+    return {**CLUSTER_SETTINGS, **replication, **directories, **rack}
 
 
 def _offsets_in(log: Any) -> set[int]:

@@ -5,21 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sim_client import Client, batch
+from sim_client import Client
 from sim_fault_sequences import FaultSequences
-from sim_script import play
+from sim_script import play, produce
 from sim_world import World
 
 from ottla.model.errors import ErrorCode
-from ottla.testing.history import Place
-from ottla.testing.raw import produce_request
-
-
-async def produce(client: Client, place: Place, broker: int, sequence: int) -> int:
-    """Send a batch of producer 7 to a broker and return the error code."""
-    content = batch([f"v{sequence}"], client.world.now_ms(), producer_id=7, producer_epoch=0, base_sequence=sequence)
-    reply = await client.ask(produce_request((place.topic, place.partition, content), acks=-1), 11, broker=broker)
-    return int(reply.responses[0].partition_responses[0].error_code)
 
 
 def test_first_batch_that_a_follower_refused_comes_first_when_the_follower_leads() -> None:

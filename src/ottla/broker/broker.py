@@ -294,9 +294,15 @@ class Broker:
         return ops, cluster_id
 
     def _known_cluster_id(self, store_path: str) -> str | None:
-        """Return the id of the cluster that the first data directory belongs to; None if the directory is new."""
+        """Return the id of the cluster that the data directories belong to; None if all of them are new.
+
+        The metadata of a broker that is alone are in the first directory. In a cluster the disk of any directory may
+        have been replaced by an empty one.
+        """
         first = os.path.dirname(store_path)
-        cluster_id = read_meta(self._disk, first).get("cluster.id")
+        paths = [first] if self._is_alone else self._settings.data_dirs
+        owners = (read_meta(self._disk, path).get("cluster.id") for path in paths)
+        cluster_id = next((owner for owner in owners if owner is not None), None)
         if cluster_id is not None and self._is_alone and not self._disk.file_size(store_path):
             raise StartError(
                 f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is missing or "

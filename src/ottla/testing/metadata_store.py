@@ -313,6 +313,9 @@ class SimulatedStore:
         #: changes on their way to the watchers
         self._arriving: deque[_Arriving] = deque()
 
+        #: called when a request of this client was applied, and when its answer arrived
+        self.on_message: Callable[[], None] = lambda: None
+
     # -- MetadataStore --------------------------------------------------------------------------------------------
 
     @property
@@ -415,9 +418,11 @@ class SimulatedStore:
         delay_s = self._ensemble.delay(self._ensemble.timing.message_s)
         self._last_answer_s = max(self._last_answer_s + _STEP_S, self._loop.time() + delay_s)
         call.timer = self._loop.call_at(self._last_answer_s, self._answer, call, change, result)
+        self.on_message()
 
     def _answer(self, call: _Call, change: int, result: Any) -> None:
         self._calls.pop(call, None)
+        self.on_message()
         if call.ops is not None or call.watch is not None:
             self._show_changes(change)
         if call.watch is not None:
