@@ -257,7 +257,8 @@ TOPIC_OPTIONS = (
     ),
     Option(
         "ottla.inline.bytes.max", _NUMBER, str(4 << 20), Use.WRITE,
-        "A task with at most so many bytes passes them to the driver without a file.",
+        "A task with at most so many bytes passes them to the driver without a file. Task n of a job passes at most "
+        "32 MiB / n, so that the messages of many tasks together stay below `spark.driver.maxResultSize`.",
         shown_default="4 MiB",
     ),
     Option(

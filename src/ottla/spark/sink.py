@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.cluster import Cluster
@@ -32,6 +33,7 @@ from ottla.spark.staging import (
     StagingError,
     StagingWriter,
     delete_staged,
+    inline_share,
     is_local,
     staging_file,
     sweep,
@@ -169,7 +171,9 @@ def _encoded_columns(options: WriteOptions, schema: StructType) -> EncodedColumn
 
 
 def _stage_rows(options: WriteOptions, file: str | None, rows: Iterator[pa.RecordBatch]) -> Staged:
-    staging = StagingWriter(file, inline_bytes_max=options.inline_bytes_max)
+    task = TaskContext.get()
+    share = inline_share(task.partitionId() if task is not None else 0, options.inline_bytes_max)
+    staging = StagingWriter(file, inline_bytes_max=share)
     try:
         _outgoing(options, staging.add).write(rows)
         return staging.finish()

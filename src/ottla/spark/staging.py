@@ -33,6 +33,8 @@ SUFFIX = ".batches"
 #: what a task may put into its message when there is no directory that the driver sees too
 MESSAGE_BYTES_MAX = 128 << 20
 
+#: the share of the first task in the bytes that all messages of a job have together; the n-th task has 1/n of it
+_FIRST_SHARE_BYTES = 32 << 20
 _READ_BUFFER_BYTES = 4 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Hadoop's names for what pyarrow calls otherwise
@@ -64,6 +66,16 @@ class Staged:
     @property
     def size_bytes(self) -> int:
         return sum(batch.size_bytes for batch in self.batches)
+
+
+def inline_share(task_number: int, inline_bytes_max: int) -> int:
+    """Return how many bytes the task of this number, counted from 0, may put into its message.
+
+    The driver holds the messages of all tasks, and Spark fails a job whose messages exceed spark.driver.maxResultSize
+    (1 GiB by default); so would each repetition of the batch. A task does not know how many others there are, but it
+    knows its own number: with shares of 1/n, 256 tasks have 143 MiB together and 100,000 tasks 334 MiB.
+    """
+    return min(inline_bytes_max, _FIRST_SHARE_BYTES // (task_number + 1))
 
 
 class StagingWriter:

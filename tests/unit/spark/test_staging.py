@@ -15,6 +15,7 @@ from ottla.spark.staging import (
     StagingError,
     StagingWriter,
     delete_staged,
+    inline_share,
     is_local,
     open_filesystem,
     read_batches,
@@ -53,6 +54,17 @@ def test_more_bytes_go_to_the_file_in_their_order(tmp_path: Path) -> None:
         assert staged.file is not None
         assert staged.data == b""
         assert _read(staged) == [(partition, _batch(number)) for number, partition in enumerate(PLACES)]
+
+
+@pytest.mark.parametrize(("tasks", "bytes_max"), [(1, 4 << 20), (8, 32 << 20), (256, 150 << 20), (100_000, 350 << 20)])
+@pytest.mark.parametrize("inline_bytes_max", [4 << 20, 1 << 30])
+def test_messages_of_all_tasks_together_stay_far_below_what_spark_allows(
+    tasks: int, bytes_max: int, inline_bytes_max: int
+) -> None:
+    total = sum(inline_share(number, inline_bytes_max) for number in range(tasks))
+    limit = bytes_max if inline_bytes_max == 4 << 20 else 400 << 20
+    assert total <= limit < 1 << 30
+    assert inline_share(0, inline_bytes_max) == min(inline_bytes_max, 32 << 20)
 
 
 def test_message_travels_between_processes(tmp_path: Path) -> None:
