@@ -187,6 +187,10 @@ class Cluster:
 
         return self.retry("topics", attempt)
 
+    def known_topic(self, name: str) -> TopicInfo | None:
+        """Return what a broker has said of a topic, without asking again; None if no broker was asked."""
+        return self._topics.get(name)
+
     def _ask_others_for_unknown(self, codes: dict[str, int], first: Node, deadline: float) -> None:
         """Replace the codes of topics that the first broker did not know by those of a broker that knows them.
 
