@@ -36,6 +36,7 @@ from rich.text import Text
 from ottla.client.cluster import Cluster
 from ottla.demo.check import LATE_ORDERS, REVENUE, CommittedRecords, Lake, check, parse_revenue
 from ottla.demo.commands import commands_after, commands_to_try, short_path
+from ottla.demo.counts import TableCounts
 from ottla.demo.journal import Entry, Journal
 from ottla.demo.kills import Facts, Kills, Step
 from ottla.demo.parts import Broker, Driver, PartFailed, RunningPipeline, write_declaration
@@ -171,6 +172,7 @@ class _Demo:
         self._broker: Broker | None = None
         self._pipeline: RunningPipeline | None = None
         self._files: StatusFiles | None = None
+        self._counts: TableCounts | None = None
         self._kills: Kills | None = None
         self._shop = ShopEvents()
         self._revenue: dict[tuple[datetime, str], Revenue] = {}
@@ -254,7 +256,9 @@ class _Demo:
                 create_topics(cluster)
                 spark = {**_SPARK, **({"spark.master": self._options.master} if self._options.master else {})}
                 write_declaration(self._file, brokers=bootstrap, storage="./lake", trigger=trigger, spark=spark)
-                layout = Layout.of(load(str(self._file)))
+                declaration = load(str(self._file))
+                layout = Layout.of(declaration)
+                self._counts = TableCounts(declaration)
                 self._files = StatusFiles(layout)
                 self._print_paths(bootstrap, log_path(layout))
                 pid = self.start_driver()
@@ -418,7 +422,8 @@ class _Demo:
             self._journal.add(f"Spark has started after {self._journal.elapsed_s - self._scene.starting_since_s:.0f} s")
             self._scene.starting_since_s = None
             self._scene.driver = f"process {self._pipeline.pid}, runs {len(status.flows)} flows on Spark"
-        self._scene.status = status
+        assert self._counts is not None, "set together with the status files"
+        self._scene.status = self._counts.add_to(status)
         return status
 
     def _result_was_seen(self, facts: Facts) -> bool:
