@@ -269,6 +269,9 @@ def committed_records(
 ) -> tuple[list[tuple[int, str]], int, int]:
     """Return the committed records from ``position`` on, the next position, and the epoch of the last batch.
 
+    A broker returns whole batches, so the first one may begin before ``position``. The records of a batch that ends
+    before it are returned too: they show that the reader went back.
+
     ``aborted`` has the producer ids of aborted transactions with their first offsets, as Fetch returns them.
     """
     waiting = sorted(aborted, key=lambda each: each[1])
@@ -287,7 +290,7 @@ def committed_records(
                 open_aborted.discard(header.producer_id)
         elif not (header.attributes & TRANSACTIONAL and header.producer_id in open_aborted):
             for record in iterate_records(content):
-                if record.offset >= position:
+                if record.offset >= position or header.next_offset <= position:
                     records.append((record.offset, (record.value or b"").rstrip(b".").decode()))
         position = max(position, header.next_offset)
     return records, position, epoch

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from sim_host import BrokerHost
 
 from ottla.cluster.leadership import ops_elect, replace_partition
-from ottla.cluster.store import Conflict
+from ottla.cluster.schema import CONTROLLER
+from ottla.cluster.store import Conflict, Delete
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.replica.partition import Partition
 from ottla.testing.history import Place
@@ -28,6 +29,7 @@ FAULT_SEQUENCES = {
     "power failure of the last replica": 3,
     "power failure of a joining replica": 5,
     "isolate a coordinator": 2,
+    "late controller": 2,
 }
 #: the mean duration of a sync of a disk that hardly syncs any more
 _STALLED_S = 5.0
@@ -59,6 +61,8 @@ class FaultSequences:
             self._leave_one_replica(place)
         elif fault == "isolate a coordinator":
             self._isolate_coordinator()
+        elif fault == "late controller":
+            self._delay_controller()
         elif fault == "power failure of a joining replica" and self._joining is None:
             self._joining = _Joining.of(self._world, self._rng, place, self._may_end)
             self._go_on_joining()
@@ -127,6 +131,32 @@ class FaultSequences:
                 self._later(seconds, world.network.heal, *pair)
         host.cut_from_store()
         self._later(seconds, host.heal_store)
+
+    def _delay_controller(self) -> None:
+        """Let the controller learn that a broker has lost its session when another broker is the controller.
+
+        The broker has registered again by then, so the new controller has nothing to decide.
+        """
+        rng, world = self._rng, self._world
+        assert world.replication is not None
+        controller = world.replication.store.view.controller
+        if controller is None:
+            return
+        host, seconds = world.hosts[controller.broker_id], rng.uniform(0.8, 3)
+        world.ensemble.delay_watches(host.name, seconds)
+        self._later(seconds, world.ensemble.delay_watches, host.name, 0.0)
+        other = rng.choice([each for each in world.hosts.values() if each is not host])
+        world.ensemble.expire(other.name)
+        self._later(rng.uniform(0.3, 0.7), self._delete_controller)
+
+    def _delete_controller(self) -> None:
+        """Delete the node of the controller, as administrators do to have another one elected."""
+        if self._store is None:
+            self._store = self._world.ensemble.connect("administrator of leaders")
+        try:
+            self._world.ensemble.multi(self._store, [Delete(CONTROLLER)])
+        except Conflict:
+            self._world.trace("there is no controller")
 
     # -- power failures that lose records ----------------------------------------------------------------------------
 

@@ -61,7 +61,10 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "sequences": tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if kind not in FAULT_SEQUENCES),
 }  # fmt: skip
 #: faults that end or stop a process, or keep it from the metadata store
-_ENDS = ("kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata", "end ", "fail", "exchange")
+_ENDS = (
+    "kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata", "end ", "fail", "exchange",
+    "controller",
+)  # fmt: skip
 
 
 class Faults:
@@ -293,6 +296,7 @@ class Faults:
         for host in self._world.hosts.values():
             host.resume()
             host.heal_store(completely=True)
+            self._world.ensemble.delay_watches(host.name, 0.0)
         for host in self._world.hosts.values():
             host.disk_delay_s = 0.002
             host.disk.free = host.disk.total

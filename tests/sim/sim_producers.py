@@ -124,8 +124,8 @@ class IdempotentProducer(Client):
 class PlainProducer(Client):
     """Sends with acks=1 and never repeats.
 
-    With one broker its records are on disk when the process is killed, not without power. With several brokers a change
-    of leader loses what followers have not fetched, so the history has no acknowledgements of this producer.
+    Its records are in the files of the leader, and stay there when the process is killed. They may be lost without
+    power, and with several brokers if another leader is elected that has not fetched them.
     """
 
     async def run(self) -> None:
@@ -140,20 +140,24 @@ class PlainProducer(Client):
             self.world.history.end(txn, commit=True)
             content = batch([value], self.world.now_ms())
             try:
-                request = produce_request((place.topic, place.partition, content), acks=1)
-                reply = await self.ask_leader(place, request, _PRODUCE_V)
-                row = reply.responses[0].partition_responses[0]
-                if row.error_code in NOT_LEADER:
-                    self.forget_leader(place)
-                if not row.error_code and not self.world.is_cluster:
-                    self.world.history.note(
-                        "sent", txn=txn, value=value, offset=row.base_offset, outcome=Outcome.OK, weak=place
-                    )
-                    self.world.history.note("ended", txn=txn, outcome=Outcome.OK, error="", weak=value)
+                await self._send(txn, place, value, produce_request((place.topic, place.partition, content), acks=1))
             except Lost:
                 # What the lost connection still delivers may be stored after what the next one sends.
                 producer = self._begin(number)
             await self.pause(0.15)
+
+    async def _send(self, txn: str, place: Place, value: str, request: Any) -> None:
+        """Send one record, and note whether it was acknowledged. Raise Lost without a reply."""
+        replication = self.world.replication
+        broker, _ = await self.leader_of(place)
+        before, asked_at = replication.leadership(place) if replication is not None else None, self.world.loop.time()
+        row = (await self.ask(request, _PRODUCE_V, broker=broker)).responses[0].partition_responses[0]
+        if row.error_code in NOT_LEADER:
+            self.forget_leader(place)
+        if row.error_code:
+            return
+        if replication is None or replication.acknowledged_weakly(broker, place, row.base_offset, asked_at, before):
+            self.world.history.sent_weakly(txn, place, value, row.base_offset)
 
     def _begin(self, number: int) -> str:
         """Begin a producer whose records must be stored in the order in which it sends them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim_client import GROUP, NOT_COORDINATOR, NOT_LEADER, Client, Lost, committed_records
 
@@ -23,12 +23,35 @@ if TYPE_CHECKING:
 _FETCH_V = 11
 _LATEST = -1
 READ_COMMITTED = 1
+#: a transaction that is open at the end is aborted within this time
+_HANGS_AFTER_S = 20.0
 _VALIDATE_AFTER = (
     ErrorCode.OFFSET_OUT_OF_RANGE,
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
+
+
+class _Asked(NamedTuple):
+    """What was known when a broker was asked for records."""
+
+    broker: int
+    at: float
+    power_failures: int
+    #: by partition: the log start that was the answer to DeleteRecords
+    log_starts: dict[Place, int]
+
+    def of_leader(self, world: World, place: Place) -> _Asked:
+        """Return this for a broker that leads. One that was replaced may not know what others have deleted."""
+        replication = world.replication
+        if replication is not None and replication.store.may_act_on_old_role(self.broker, place, self.at):
+            return self._replace(log_starts={})
+        return self
+
+    def of_follower(self) -> _Asked:
+        """Return this for a follower, which may not know for some time what others have lost or deleted."""
+        return self._replace(power_failures=-1, log_starts={})
 
 
 class Reader(Client):
@@ -102,7 +125,10 @@ class Reader(Client):
         replication = self.world.replication
         epochs = dict(self._leader_epochs)
         told = {place: replication.told_before(place) for place in places} if replication is not None else {}
-        power_failures = self.world.history.power_failures
+        asked = _Asked(
+            broker, self.world.loop.time(), self.world.history.power_failures,
+            {place: self.world.deletions.log_start(place) for place in places},
+        )  # fmt: skip
         reply = await self.ask(request, _FETCH_V, broker=broker)
         is_complete = True
         for topic in reply.responses:
@@ -120,28 +146,32 @@ class Reader(Client):
                     is_complete = False
                 if row.error_code in _VALIDATE_AFTER:
                     self._leader_epochs.clear()
+                if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > self._positions[place]:
+                    self._go_on_from(place, row.log_start_offset)
                 if row.error_code in NOT_LEADER:
                     self.forget_leader(place)
                 if row.error_code:
                     is_complete = False
                     continue
                 if replication is not None and row.high_watermark >= 0 and is_leader:
-                    replication.told(place, epochs[place], row.high_watermark, told[place], power_failures)
-                # A follower may have been out of sync for some time, and not know what others have lost meanwhile.
-                self._take(place, row, power_failures if is_leader else -1)
+                    replication.told(place, epochs[place], row.high_watermark, told[place], asked.power_failures)
+                self._take(place, row, asked.of_leader(self.world, place) if is_leader else asked.of_follower())
                 # A leader that has not committed in its own epoch names no offsets.
                 is_complete &= 0 <= row.last_stable_offset <= self._positions[place]
         return is_complete
 
-    def _take(self, place: Place, row: Any, power_failures: int) -> None:
-        """Note the records of a reply; there had been this many power failures when the broker was asked."""
+    def _take(self, place: Place, row: Any, asked: _Asked) -> None:
+        """Note the records of a reply, with what was known when the broker was asked."""
+        log_start = asked.log_starts.get(place, 0)
+        self.world.deletions.told(place, row.log_start_offset, log_start)
         aborted = [(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
         before = self._positions[place]
         records, position, epoch = committed_records(bytes(row.records or b""), aborted, before)
         if records:
             self.world.history.note(
-                "read", reader=self.name, place=place, records=records, txn=None, power_failures=power_failures
-            )
+                "read", reader=self.name, place=place, records=records, txn=None, power_failures=asked.power_failures,
+                log_start=log_start,
+            )  # fmt: skip
         if position > before:
             self._positions[place] = position
             self._epochs[place] = epoch
@@ -170,9 +200,13 @@ class Reader(Client):
 
     def _truncated(self, place: Place, end_offset: int) -> None:
         if end_offset < self._positions[place]:
-            self.world.trace(f"{self.name} goes back in {place} from {self._positions[place]} to {end_offset}")
-            self._positions[place] = end_offset
-            self.world.history.assigned(self.name, place, end_offset)
+            self._go_on_from(place, end_offset)
+
+    def _go_on_from(self, place: Place, offset: int) -> None:
+        """Read from another offset on: the log was truncated, or the records up to there were deleted."""
+        self.world.trace(f"{self.name} goes on in {place} from {offset}, not from {self._positions[place]}")
+        self._positions[place] = offset
+        self.world.history.assigned(self.name, place, offset)
 
 
 class RackReader(Reader):
@@ -184,9 +218,9 @@ class RackReader(Reader):
         #: records that were read from followers
         self.from_followers = 0
 
-    def _take(self, place: Place, row: Any, power_failures: int) -> None:
+    def _take(self, place: Place, row: Any, asked: _Asked) -> None:
         before = self._positions[place]
-        super()._take(place, row, power_failures)
+        super()._take(place, row, asked)
         if place in self._closest:
             self.from_followers += self._positions[place] - before
             if self.rng.random() < 0.05:
@@ -211,19 +245,23 @@ class FinalReader(Reader):
         self.world.history.final(self.name)
 
     async def _stable_ends(self) -> dict[Place, int]:
-        """Wait until no transaction is open; note and return the ends of the partitions."""
+        """Wait until no transaction is open; note the ends of the partitions. Return the ends of what can be read.
+
+        Stop to wait for a transaction that is open for longer than the timeout of all transactions.
+        """
+        until = self.world.loop.time() + _HANGS_AFTER_S
         while True:
             try:
                 stable, ends = await self._ends(READ_COMMITTED), await self._ends(0)
             except Lost:
                 await self.pause(0.1)
                 continue
-            if stable == ends:
+            if stable == ends or self.world.loop.time() >= until:
                 break
             await self.pause(0.2)
         for place in self.world.places:
             self.world.history.log_end(place, stable[place], ends[place])
-        return ends
+        return stable
 
     async def _ends(self, isolation_level: int) -> dict[Place, int]:
         ends: dict[Place, int] = {}

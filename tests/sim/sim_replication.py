@@ -11,18 +11,23 @@ them or for a later one. The history forgets these reads when a leader is electe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim_contents import CommittedContent
 from sim_host import BrokerHost
 from sim_invariants import batches_of
 
+from ottla.broker.membership import Membership
+from ottla.cluster.election import Controller
 from ottla.cluster.schema import CONTROLLER_EPOCH
-from ottla.cluster.store import Changed
-from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView
+from ottla.cluster.store import Changed, Op
+from ottla.cluster.view import NO_LEADER, ClusterView, ControllerView, PartitionView
+from ottla.log.log import Log
+from ottla.model.records import iterate_records
 from ottla.replica.partition import Partition, Role
 from ottla.testing.history import Place
+from ottla.testing.metadata_store import SimulatedStore
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -42,14 +47,42 @@ class StoreMirror:
         self.view = ClusterView()
         #: the time of the last change of the leader
         self._elected_at: dict[Place, float] = {}
+        #: operations that a controller has decided, with its epoch; by the identity of the operation
+        self._decided: dict[int, tuple[Op, ControllerView]] = {}
         ensemble = world.ensemble
-        publish = ensemble._publish
+        publish, multi = ensemble._publish, ensemble.multi
 
         def publish_and_check(changes: list[Changed]) -> None:
             self._apply(changes)
             publish(changes)
 
+        def multi_and_check(store: SimulatedStore, ops: Sequence[Op]) -> Any:
+            written = multi(store, ops)
+            self._check_decision(ops)
+            return written
+
         ensemble._publish = publish_and_check  # type: ignore[method-assign]
+        ensemble.multi = multi_and_check  # type: ignore[method-assign]
+
+    def watch_controller(self, host: BrokerHost, controller: Controller) -> None:
+        """Note the decisions of a broker's controller."""
+        decide = controller._next_changes
+
+        def decide_and_note(view: ClusterView) -> Any:
+            ops, result = decide(view)
+            decided_as = ControllerView(host.broker_id, controller.epoch)
+            self._decided.update((id(op), (op, decided_as)) for op in ops)
+            return ops, result
+
+        controller._next_changes = decide_and_note  # type: ignore[method-assign]
+
+    def _check_decision(self, ops: Sequence[Op]) -> None:
+        """A multi was applied. A decision of a controller counts only while no other broker has become it."""
+        decided = [self._decided[id(op)][1] for op in ops if id(op) in self._decided]
+        epoch = self.view.versions.get(CONTROLLER_EPOCH, 0)
+        if decided and decided[0].epoch != epoch:
+            line = f"broker {decided[0].broker_id} decided as the controller of epoch {decided[0].epoch}"
+            self._say("former-controller-decided", f"{line}, but the epoch is {epoch}")
 
     def _apply(self, changes: list[Changed]) -> None:
         controller_epoch = self.view.versions.get(CONTROLLER_EPOCH, 0)
@@ -99,17 +132,19 @@ class StoreMirror:
         leader = topic.partitions[place.partition].leader
         return None if leader == NO_LEADER else leader
 
-    def may_act_on_old_role(self, broker: int | None, place: Place, asked_at: float) -> bool:
+    def may_act_on_old_role(
+        self, broker: int | None, place: Place, asked_at: float, s_after: float = _OLD_ROLE_S
+    ) -> bool:
         """Return whether a broker that does not lead a partition any more may answer at this time as if it did.
 
-        It may do so as long as it has its lease, and for some time after the election.
+        It may do so as long as it has its lease, and for some seconds after the election.
         """
         if broker is None or self.leader_of(place) == broker:
             return False
         running = self._world.hosts[broker].broker
         membership = running._membership if running is not None else None
         has_lease = membership is not None and asked_at < membership.registration.lease.until
-        return has_lease or asked_at < self._elected_at.get(place, 0.0) + _OLD_ROLE_S
+        return has_lease or asked_at < self._elected_at.get(place, 0.0) + s_after
 
     def partitions(self) -> Iterator[tuple[Place, PartitionView]]:
         for topic in self.view.topics.values():
@@ -164,6 +199,8 @@ class ReplicationInvariants:
         self._synced: dict[tuple[int, Place], int] = {}
         #: power failures so far
         self.power_failures = 0
+        #: by broker: the part of its process whose decisions are noted
+        self._watched: dict[int, Membership] = {}
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -196,6 +233,7 @@ class ReplicationInvariants:
             line = f"{place}: {host.name} leads from offset {end}, but acks=all acknowledged offset {acknowledged}"
             self._say("leader-lacks-acknowledged", line)
         self._check_committed(host, place, epoch, end)
+        self._forget_weak(place, partition.log)
         if self.power_failures:
             self._world.history.forget_unsynced(
                 lambda where, offset: where == place and offset >= end and offset > acknowledged
@@ -215,6 +253,33 @@ class ReplicationInvariants:
                 line = f"{place}: {host.name} leads from offset {end}, but offset {committed.end_offset - 1}"
                 self._say("leader-lacks-committed", f"{line} was committed, and the power has not failed since then")
             committed.remove_from(end)
+
+    def _forget_weak(self, place: Place, log: Log) -> None:
+        """A new leader need not have what acks=1 acknowledged and was not committed."""
+        committed = self._committed.get(place)
+        uncommitted_from = committed.end_offset if committed is not None else 0
+        self._world.history.forget_weak(
+            place, lambda offset, value: offset >= uncommitted_from and _value_at(log, offset) != value
+        )
+
+    def leadership(self, place: Place) -> tuple[int, int]:
+        """Return the leader of a partition and its epoch as the store has them."""
+        state = self.store.view.topics[place.topic].partitions[place.partition]
+        return state.leader, state.leader_epoch
+
+    def acknowledged_weakly(
+        self, broker: int, place: Place, offset: int, asked_at: float, before: tuple[int, int] | None
+    ) -> bool:
+        """A producer that asked at this time got an acknowledgement of acks=1. Return whether the record must stay.
+
+        ``before`` was the leadership when it asked. Without a lease a broker acknowledges nothing that another leader
+        may not have.
+        """
+        leadership = self.leadership(place)
+        if leadership[0] != broker and not self.store.may_act_on_old_role(broker, place, asked_at, s_after=0.0):
+            line = f"{place}: broker {broker}, which had no lease, acknowledged offset {offset} with acks=1"
+            self._say("acknowledged-by-replaced-leader", f"{line}; {leadership[0]} leads in epoch {leadership[1]}")
+        return leadership == before and leadership[0] == broker
 
     def acknowledged(self, place: Place, offset: int) -> None:
         """A producer got an acknowledgement of acks=all: enough replicas have synced the record."""
@@ -246,6 +311,11 @@ class ReplicationInvariants:
 
     def sample(self) -> None:
         """Take over what the leaders have committed, and check every replica that may be elected."""
+        for host in self._world.hosts.values():
+            membership = host.broker._membership if host.broker is not None else None
+            if membership is not None and self._watched.get(host.broker_id) is not membership:
+                self._watched[host.broker_id] = membership
+                self.store.watch_controller(host, membership.controller)
         for place in self._world.places:
             self._extend_committed(place)
             self.check_eligible(place)
@@ -338,13 +408,18 @@ class ReplicationInvariants:
             leader = replicas.get(self.store.leader_of(place) or -1)
             if leader is None:
                 continue
-            expected = _content(leader, leader.high_watermark)
+            start = max(replica.log.log_start_offset for replica in replicas.values())
+            expected = _content(leader, start, leader.high_watermark)
             for number, replica in replicas.items():
                 if replica is not leader:
                     line = f"{place}: broker {number} and the leader {leader.broker_id}"
-                    self._compare_replicas(line, expected, _content(replica, leader.high_watermark))
-                    if _epochs(replica, leader.high_watermark) != _epochs(leader, leader.high_watermark):
-                        self._say("epochs-differ", f"{line}: {_epochs(replica, 1 << 60)}, {_epochs(leader, 1 << 60)}")
+                    self._compare_replicas(line, expected, _content(replica, start, leader.high_watermark))
+                    if replica.log.log_start_offset != leader.log.log_start_offset:
+                        starts = f"{replica.log.log_start_offset}, {leader.log.log_start_offset}"
+                        self._say("log-starts-differ", f"{line} start at {starts}")
+                    epochs = [_epochs(each, start, leader.high_watermark) for each in (replica, leader)]
+                    if epochs[0] != epochs[1]:
+                        self._say("epochs-differ", f"{line}: {epochs[0]}, {epochs[1]}")
 
     def _compare_replicas(self, line: str, expected: dict[int, bytes], found: dict[int, bytes]) -> None:
         for offset in sorted({*expected, *found}):
@@ -360,15 +435,35 @@ def _place(partition: Partition) -> Place:
     return Place(partition.name.topic, partition.name.partition)
 
 
-def _content(partition: Partition, end_offset: int) -> dict[int, bytes]:
-    """Return the batches of a replica below an offset by their base offsets."""
+def _value_at(log: Log, offset: int) -> str | None:
+    """Return the value of the record at an offset, None if there is none in the files."""
+    for header, content in batches_of(log, offset):
+        if header.base_offset > offset:
+            return None
+        values = [record.value for record in iterate_records(content) if record.offset == offset]
+        return (values[0] or b"").rstrip(b".").decode() if values else None
+    return None
+
+
+def _content(partition: Partition, start_offset: int, end_offset: int) -> dict[int, bytes]:
+    """Return the batches of a replica between two offsets by their base offsets."""
     return {
-        header.base_offset: content for header, content in batches_of(partition.log) if header.base_offset < end_offset
+        header.base_offset: content
+        for header, content in batches_of(partition.log, start_offset)
+        if header.base_offset < end_offset
     }
 
 
-def _epochs(partition: Partition, end_offset: int) -> list[tuple[int, int]]:
-    """Return the leader epochs of a replica's log that have records below an offset, with their start offsets."""
+def _epochs(partition: Partition, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+    """Return the leader epochs of a replica's log with records between two offsets, each with its first offset there.
+
+    A log that has deleted records may know or not know where the epochs of these records began.
+    """
     epochs: Any = partition.log.epochs
     pairs = list(zip(epochs.epochs, epochs.starts, strict=True))
-    return [pair for pair in pairs if pair[1] < end_offset]
+    following = [start for _, start in pairs[1:]] + [end_offset]
+    return [
+        (epoch, max(start, start_offset))
+        for (epoch, start), end in zip(pairs, following, strict=True)
+        if start < end_offset and end > start_offset
+    ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from sim_admin import Administrator
 from sim_client import Client, DamagedBatch, Lost
+from sim_deletes import Deletions, RecordDeleter
 from sim_faults import Faults
 from sim_groups import GroupMember, GroupOracle, OffsetMonitor
 from sim_host import WALL_START_MS, BrokerHost, Keep
@@ -28,7 +29,7 @@ from ottla.broker import coordination
 from ottla.coordinator import runtime
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
-from ottla.testing.history import History, Outcome, Place, Recorder, check
+from ottla.testing.history import Event, History, Outcome, Place, Recorder, check
 from ottla.testing.metadata_store import SimulatedEnsemble, Timing
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -59,6 +60,8 @@ class VirtualRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._t = itertools.count()
+        #: by partition and offset: the events of an acknowledgement of acks=1
+        self._weak: dict[Place, dict[int, tuple[Event, Event]]] = {}
         #: power failures of a cluster so far
         self.power_failures = 0
 
@@ -70,18 +73,26 @@ class VirtualRecorder(Recorder):
 
         What a leader of a cluster has returned since the last power failure is not lost.
         """
-        weak = set()
         for event in self.events:
-            if event["power_failures"] == self.power_failures > 0:
-                continue
-            if event["event"] == "read":
+            if event["event"] == "read" and (event["power_failures"] < self.power_failures or not self.power_failures):
                 event["records"] = [each for each in event["records"] if not is_lost(event["place"], each[0])]
-            elif event["event"] == "sent" and "weak" in event and event["offset"] is not None:
-                if is_lost(event["weak"], event["offset"]):
-                    event["offset"], event["outcome"] = None, Outcome.UNKNOWN
-                    weak.add(event["value"])
-            elif event["event"] == "ended" and event.get("weak") in weak:
-                event["outcome"] = Outcome.UNKNOWN
+        for place in self._weak:
+            self.forget_weak(place, lambda offset, _, place=place: is_lost(place, offset))  # type: ignore[misc]
+
+    def sent_weakly(self, txn: str, place: Place, value: str, offset: int) -> None:
+        """A record was acknowledged with acks=1: it may be lost with its leader."""
+        self.sent(txn, value, offset=offset)
+        self.ended(txn, Outcome.OK)
+        self._weak.setdefault(place, {})[offset] = self.events[-2], self.events[-1]
+
+    def forget_weak(self, place: Place, is_lost: Callable[[int, str], bool]) -> None:
+        """Forget the acknowledgements of acks=1 for the offsets and values that are lost."""
+        weak = self._weak.get(place, {})
+        for offset, (sent, ended) in list(weak.items()):
+            if is_lost(offset, sent["value"]):
+                sent["offset"] = None
+                sent["outcome"] = ended["outcome"] = Outcome.UNKNOWN
+                del weak[offset]
 
 
 @dataclass
@@ -136,6 +147,7 @@ class World:
         self.invariants = Invariants(self)
         self.replication = ReplicationInvariants(self) if self.is_cluster else None
         self.groups = GroupOracle(self)
+        self.deletions = Deletions(self)
         self.faults = Faults(self)
         self.violations: dict[str, list[str]] = {}
         self.is_over = False
@@ -176,6 +188,7 @@ class World:
     def acknowledged(self, place: Place, offset: int) -> None:
         """A client got the acknowledgement of acks=all for this offset."""
         self.trace(f"acknowledged {place} {offset}")
+        self.deletions.acknowledged[place] = max(offset, self.deletions.acknowledged.get(place, -1))
         self.invariants.acknowledged(place, offset)
 
     def _before_crash(self, host: BrokerHost, keep: Keep) -> None:
@@ -331,6 +344,7 @@ class World:
             clients += [OffsetMonitor(self, "monitor", "members")]
         clients += self.rack_readers
         clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
+        clients += [RecordDeleter(self, f"deleter-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients
 
 

@@ -34,6 +34,7 @@ otherwise: a time-out, a lost connection, PRODUCER_FENCED in answer to a commit.
     precommitted-read      a transaction read its own record
     cycle                  transactions that read from each other in a circle (G1c)
     hanging-transaction    at the end, with nobody at work, committed records end before the log does
+    deleted-read           a record was read although its deletion had been answered before it was asked for
 
 Writes of transactions may interleave, a reader may see the records of one partition before those of another, and
 offsets have gaps where markers and aborted records stand: none of this is an anomaly.
@@ -155,6 +156,14 @@ class Recorder:
         """What the broker says when all is over."""
         self.note("log_end", place=place, last_stable=last_stable, high_watermark=high_watermark)
 
+    def delete(self, place: Place, offset: int) -> None:
+        """All records below this offset shall be deleted (DeleteRecords): from here on they may be missing."""
+        self.note("delete", place=place, offset=offset)
+
+    def deleted(self, place: Place, offset: int) -> None:
+        """The broker answered that the log starts here: what is asked for from now on has no record below it."""
+        self.note("deleted", place=place, offset=offset)
+
     def committed(self, group: str, place: Place, offset: int) -> None:
         """A group's committed offset when all is over; -1 for none."""
         self.note("committed", group=group, place=place, offset=offset)
@@ -216,6 +225,8 @@ class Read(NamedTuple):
     t: float
     offset: int
     value: str
+    #: the log started at least here when the records were asked for, as a broker had answered to DeleteRecords
+    log_start: int = 0
 
 
 @dataclass(slots=True)
@@ -248,6 +259,10 @@ class History:
     log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
     offsets: dict[tuple[str, Place], list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     committed: dict[tuple[str, Place], int] = field(default_factory=dict)
+    #: by partition: the highest offset below which records were to be deleted
+    delete_before: dict[Place, int] = field(default_factory=dict)
+    #: by partition: the highest log start that was the answer
+    log_starts: dict[Place, int] = field(default_factory=dict)
     #: the stretch that a reader is in
     _current: dict[tuple[str, Place], Stretch] = field(default_factory=dict)
 
@@ -307,7 +322,8 @@ class History:
         key = event["reader"], event["place"]
         if key not in self._current:
             self._on_assigned({**event, "offset": 0})
-        self._current[key].reads += [Read(event["t"], offset, value) for offset, value in event["records"]]
+        log_start = event.get("log_start", 0)
+        self._current[key].reads += [Read(event["t"], offset, value, log_start) for offset, value in event["records"]]
         if event.get("txn") is not None:
             self.read_within += [(event["txn"], value) for _, value in event["records"]]
 
@@ -316,6 +332,12 @@ class History:
 
     def _on_log_end(self, event: Event) -> None:
         self.log_ends[event["place"]] = event["last_stable"], event["high_watermark"]
+
+    def _on_delete(self, event: Event) -> None:
+        self.delete_before[event["place"]] = max(event["offset"], self.delete_before.get(event["place"], 0))
+
+    def _on_deleted(self, event: Event) -> None:
+        self.log_starts[event["place"]] = max(event["offset"], self.log_starts.get(event["place"], 0))
 
     def _on_committed(self, event: Event) -> None:
         self.committed[event["group"], event["place"]] = event["offset"]
@@ -343,16 +365,22 @@ class _Checker:
             records.sort()
         self._offset_of = {value: offset for records in self._final.values() for offset, value in records}
         self._read_by_anybody = {read.value for stretch in history.stretches for read in stretch.reads}
+        #: the offset of every value that was read or acknowledged
+        self._known_offset = {read.value: read.offset for stretch in history.stretches for read in stretch.reads}
+        for send in history.sends.values():
+            if send.offset is not None:
+                self._known_offset.setdefault(send.value, send.offset)
 
     def run(self) -> Anomalies:
         self._check_offsets()
+        self._check_zombies()
         self._check_values()
         self._check_presence()
         self._check_group_offsets()
         self._check_send_order()
         self._check_read_order()
-        self._check_zombies()
         self._check_cycles()
+        self._check_deleted()
         for place, (last_stable, high_watermark) in self._history.log_ends.items():
             if last_stable != high_watermark:
                 self._say("hanging-transaction", f"{place}: committed to {last_stable} of {high_watermark}")
@@ -363,6 +391,11 @@ class _Checker:
 
     def _is_visible(self, txn: Transaction) -> bool:
         return any(send.value in self._offset_of for send in txn.sends)
+
+    def _may_be_deleted(self, send: Send) -> bool:
+        """Return whether DeleteRecords may be the reason why a record is not there."""
+        before = self._history.delete_before.get(send.place, 0)
+        return self._known_offset.get(send.value, -1 if before else 0) < before
 
     def _check_offsets(self) -> None:
         values: dict[tuple[Place, int], str] = {}
@@ -404,8 +437,10 @@ class _Checker:
             if not txn.is_committed and not read:
                 continue
             missing = [
-                send for send in txn.sends if send.outcome is not Outcome.FAILED and send.value not in self._offset_of
-            ]
+                send for send in txn.sends
+                if send.outcome is not Outcome.FAILED and send.value not in self._offset_of
+                and not self._may_be_deleted(send)
+            ]  # fmt: skip
             if missing and read:
                 there = len(txn.sends) - len(missing)
                 self._say("torn-transaction", f"{txn.name}: {there} of {len(txn.sends)} are there")
@@ -424,7 +459,12 @@ class _Checker:
             )
             visible = [each for each in by_age if each.txn.is_committed or self._is_visible(each.txn)]
             expected = visible[-1].offset if visible else -1
-            if committed != expected:
+            # Nothing shows whether a transaction was committed if its answer was lost and its records were deleted.
+            unknown = {
+                each.offset for each in by_age
+                if not each.txn.is_aborted and any(self._may_be_deleted(send) for send in each.txn.sends)
+            }  # fmt: skip
+            if committed != expected and committed not in unknown:
                 last = visible[-1].txn.name if visible else "nobody"
                 self._say("torn-offsets", f"{key[0]} {key[1]}: {committed}, but {last} committed {expected}")
 
@@ -453,6 +493,16 @@ class _Checker:
                         line = f"{stretch.reader} {stretch.place}: {read.offset} where {offsets[first]} was due"
                         self._say("poll-skip", line)
                 following = read.offset + 1
+
+    def _check_deleted(self) -> None:
+        for stretch in self._history.stretches:
+            is_final = stretch.reader == self._history.final_reader
+            least = self._history.log_starts.get(stretch.place, 0) if is_final else 0
+            for read in stretch.reads:
+                log_start = max(read.log_start, least)
+                if read.offset < log_start:
+                    line = f"{stretch.reader} {stretch.place}: offset {read.offset}, {read.value}"
+                    self._say("deleted-read", f"{line}, but records before {log_start} had been deleted")
 
     def _check_zombies(self) -> None:
         by_id: dict[str, list[Producer]] = defaultdict(list)

@@ -10,6 +10,7 @@ repeatable: the same loop, the same ``random.Random`` and the same calls give th
     ensemble.break_connection("broker-1")    the connection is closed; the client notices at once and connects again
     ensemble.lose_answer("broker-1", applied=True)    the next multi is applied or not, and its answer is lost
     ensemble.expire("broker-1")              the ensemble ends the session
+    ensemble.delay_watches("broker-1", 2.0)  changes arrive this much later at its watchers; requests are not delayed
     ensemble.crash("broker-1")               the client process ends; its session expires later
     ensemble.tree()                          the nodes, for checkers
 
@@ -105,6 +106,8 @@ class SimulatedEnsemble:
         self._stores: dict[str, SimulatedStore] = {}
         #: clients whose messages do not pass
         self._cut: set[str] = set()
+        #: how much later changes arrive at the watchers of a client
+        self._watch_delays_s: dict[str, float] = {}
         #: clients whose next multi loses its answer, and whether it is applied
         self._answers_to_lose: dict[str, bool] = {}
 
@@ -154,6 +157,14 @@ class SimulatedEnsemble:
     def lose_answer(self, client: str, *, applied: bool) -> None:
         """Lose the answer of the client's next multi, which is applied or not. The connection breaks."""
         self._answers_to_lose[client] = applied
+
+    def delay_watches(self, client: str, seconds: float) -> None:
+        """Let the changes from now on arrive later at the watchers of the client; 0 ends that."""
+        self._watch_delays_s[client] = seconds
+
+    def watch_delay(self, client: str) -> float:
+        """Return the time that a change takes to the watchers of a client."""
+        return self.delay(self.timing.watch_s) + self._watch_delays_s.get(client, 0.0)
 
     def expire(self, client: str) -> None:
         """End the client's session: delete its ephemeral nodes. The client learns of it when it connects again."""
@@ -436,7 +447,7 @@ class SimulatedStore:
 
     def receive_changes(self, change: int, changes: list[Changed]) -> None:
         """Let the changes of one multi arrive after a delay, behind all earlier ones."""
-        due_s = self._loop.time() + self._ensemble.delay(self._ensemble.timing.watch_s)
+        due_s = self._loop.time() + self._ensemble.watch_delay(self.client)
         if self._arriving:
             due_s = max(due_s, self._arriving[-1].due_s)
         self._arriving.append(_Arriving(due_s, change, changes))

@@ -232,6 +232,23 @@ def taken_back() -> Anomalies:
 
 
 #: all that is found in a history, by the one thing that is wrong with it
+
+
+def deleted(offset: int) -> Story:
+    """Two committed records, at offsets 0 and 2, and an answered DeleteRecords."""
+    told = two_committed()
+    told.recorder.delete(P, offset)
+    told.recorder.deleted(P, offset)
+    return told
+
+
+def read_after_deletion() -> Anomalies:
+    """A reader that knows of the deletion when it asks gets a deleted record; the log is right at the end."""
+    told = deleted(1)
+    told.recorder.note("read", reader="late", place=P, records=[(0, "x0")], txn=None, log_start=1)
+    return told.found((2, "y0"))
+
+
 PLANTED: list[tuple[str, Callable[[], Anomalies]]] = [
     ("inconsistent-offsets duplicate", lambda: two_committed().read(P, (0, "y0")).found((0, "x0"), (2, "y0"))),
     ("inconsistent-offsets", lambda: story().begin("x", (P, 0, "x0"), (P, 0, "x1")).abort("x").found()),
@@ -304,7 +321,22 @@ PLANTED: list[tuple[str, Callable[[], Anomalies]]] = [
     ("precommitted-read", lambda: two_committed().read(P, (0, "x0"), txn="x").found((0, "x0"), (2, "y0"))),
     ("cycle", cycle),
     ("hanging-transaction", hanging),
+    ("deleted-read", lambda: deleted(2).found((0, "x0"), (2, "y0"))),
+    ("deleted-read", read_after_deletion),
 ]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_records_may_be_missing_when_their_deletion_was_asked_for(answered: bool) -> None:
+    told = deleted(2) if answered else two_committed()
+    told.recorder.delete(P, 2)
+    told.begin("z", (P, Outcome.UNKNOWN, "z0")).offset("z", 7).commit("z", Outcome.UNKNOWN)
+    told.recorder.committed(GROUP, P, 7)
+    assert told.found((2, "y0")) == {}
+
+
+def test_record_behind_the_deleted_ones_must_be_there() -> None:
+    assert set(deleted(2).found()) == {"unseen"}
 
 
 @pytest.mark.parametrize(("names", "planted"), PLANTED)

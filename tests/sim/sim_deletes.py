@@ -1,0 +1,82 @@
+"""A simulated client that deletes records (DeleteRecords), and what must hold after it was answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim_client import NOT_LEADER, Client, Lost
+
+from ottla.testing.history import Place
+from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+
+if TYPE_CHECKING:
+    from sim_world import World
+
+#: a broker of a healed cluster deletes records within this time
+_DELETED_WITHIN_S = 20.0
+
+
+class Deletions:
+    """The log starts that brokers have answered."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        #: by partition: the highest offset that acks=all acknowledged
+        self.acknowledged: dict[Place, int] = {}
+        #: by partition: the highest log start that was the answer to DeleteRecords
+        self.log_starts: dict[Place, int] = {}
+
+    def log_start(self, place: Place) -> int:
+        """Return the offset below which no record is returned any more."""
+        return self.log_starts.get(place, 0)
+
+    def answered(self, place: Place, offset: int, low_watermark: int) -> None:
+        """The leader answered that the log starts at the low watermark; it was asked to delete up to an offset."""
+        self._world.trace(f"deleted {place} to {low_watermark}")
+        if low_watermark < offset:
+            self._world.violation("records-not-deleted", f"{place}: {low_watermark} instead of {offset}")
+        self._world.history.deleted(place, low_watermark)
+        self.log_starts[place] = max(low_watermark, self.log_start(place))
+
+    def told(self, place: Place, log_start: int, at_least: int) -> None:
+        """A reader was told where the log starts; ``at_least`` had been answered before it asked."""
+        if log_start < at_least:
+            line = f"{place}: {log_start}, but records before {at_least} had been deleted"
+            self._world.violation("told-log-start-moved-back", line)
+
+
+class RecordDeleter(Client):
+    """Deletes records from the start of a partition now and then, and one more time when the faults are over."""
+
+    async def run(self) -> None:
+        while not self.is_over:
+            await self.pause(2.0)
+            await self._delete(self.rng.choice(self.world.places))
+        for place in self.world.places:
+            until = self.world.loop.time() + _DELETED_WITHIN_S
+            while not await self._delete(place):
+                if self.world.loop.time() > until:
+                    line = f"{place}: DeleteRecords was not answered within {_DELETED_WITHIN_S:.0f} s"
+                    self.world.violation("delete-not-answered", line)
+                    break
+                await self.pause(0.2)
+
+    async def _delete(self, place: Place) -> bool:
+        """Delete some of the records that acks=all has acknowledged. Return whether that was answered."""
+        last = self.world.deletions.acknowledged.get(place)
+        if last is None:
+            return True
+        offset = self.rng.randint(self.world.deletions.log_start(place), last + 1)
+        self.world.history.delete(place, offset)
+        rows = [DeleteRecordsPartition(partition_index=place.partition, offset=offset)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=place.topic, partitions=rows)], timeout=2000)
+        try:
+            (row,) = (await self.ask_leader(place, request, 2)).topics[0].partitions
+        except Lost:
+            return False
+        if row.error_code in NOT_LEADER:
+            self.forget_leader(place)
+        if row.error_code:
+            return False
+        self.world.deletions.answered(place, offset, row.low_watermark)
+        return True
