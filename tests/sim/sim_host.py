@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from sim_loop import LIFE, ContextLoop, Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
+from sim_opener import open_elsewhere
 
 from ottla.broker.broker import Broker
 from ottla.cluster.decide import established
@@ -190,6 +191,8 @@ class BrokerHost:
         self.start_steps = 0
         #: after how many steps the next starts end, in their order, and what that keeps
         self.start_ends: list[tuple[int, Keep]] = []
+        #: whether a process that starts opens all batches off the event loop
+        self.opens_elsewhere = False
         self._graves: list[Any] = []
         #: the life that is paused
         self._paused: Life | None = None
@@ -238,6 +241,8 @@ class BrokerHost:
             network=HostNetwork(self._network, self.name, self.disk),
             threads=SimulatedThreads(self._loop, self._job_delay), open_store=self._open_store, freeze=lambda: None,
         )  # fmt: skip
+        if self.opens_elsewhere:
+            open_elsewhere(broker, self._rng)
         load = broker._log_store.load
 
         def load_and_report(specs: Any) -> Any:

@@ -15,17 +15,33 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.coordination import Coordination
 from ottla.broker.isr_changes import IsrChanges
 from ottla.broker.membership import Membership
+from ottla.broker.transaction_checks import Term, TransactionChecks
 from ottla.cluster.leadership import ops_elect
 from ottla.cluster.schema import REGISTERED
 from ottla.cluster.store import Op
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
+from ottla.coordinator.outcome import Producer
 from ottla.coordinator.runtime import ShardRuntime
+from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition
 from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers, _Followed
 from ottla.replica.partition import Partition, Role
 from ottla.wire.fetch import FetchRequest
 from ottla.wire.replica_fetch import FollowerRow
 
 Replace = Callable[[Any, str, Any], None]
+
+
+def verdict_is_used_up(replace: Replace) -> None:
+    """A verdict of another coordinator is used up by the first look, so that a batch that is opened later has none."""
+    original = TransactionChecks.verdict
+
+    def verdict(self: TransactionChecks, name: TopicPartition, producer: Producer, term: Term) -> ErrorCode:
+        code = original(self, name, producer, term)
+        self._guards = {key: guard for key, guard in self._guards.items() if key != (name, producer)}
+        return code
+
+    replace(TransactionChecks, "verdict", verdict)
 
 
 def kip_101(replace: Replace) -> None:
@@ -246,5 +262,6 @@ CLUSTER_PLANTED: dict[str, Callable[[Replace], None]] = {
         elected_but_not_applied,
         high_watermark_moves_back_in_election,
         high_watermark_counts_one_follower,
+        verdict_is_used_up,
     )
 }

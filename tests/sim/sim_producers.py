@@ -194,6 +194,25 @@ class TransactionalProducer(Client):
                     await self.pause(0.1)
             except Refused:
                 await self.pause(1.5)
+        while not await self._has_committed():
+            await self.pause(1.5)
+
+    async def _has_committed(self) -> bool:
+        """Commit a transaction with all partitions, now that the faults are over. Return False if that failed.
+
+        Another producer with the same transactional id may be the cause, until it has committed its own.
+        """
+        self._lives += 1
+        producer = f"{self.name}.{self._lives}"
+        try:
+            await self._init(producer)
+            txn = self.world.history.begin(producer)
+            for place in self.world.places:
+                await self._write(txn, place)
+            await self._end(txn, commit=True)
+        except Refused:
+            return False
+        return True
 
     @property
     def _group(self) -> str:
@@ -242,7 +261,10 @@ class TransactionalProducer(Client):
             await self._commit_offset(txn)
         if self.rng.random() < 0.1:
             await asyncio.sleep(self.rng.choice((1.0, _TRANSACTION_TIMEOUT_MS / 1000 + 1)))
-        commit = self.rng.random() < 0.7
+        await self._end(txn, commit=self.rng.random() < 0.7)
+
+    async def _end(self, txn: str, *, commit: bool) -> None:
+        history = self.world.history
         history.end(txn, commit=commit)
         request = EndTxnRequest(
             transactional_id=self._id, producer_id=self._producer_id, producer_epoch=self._epoch, committed=commit

@@ -20,6 +20,7 @@ from sim_host import WALL_START_MS, BrokerHost, Keep
 from sim_invariants import Invariants, batches_of
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
+from sim_opener import TOPICS
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_profiles import GENERAL, Shape, draw_shape
 from sim_readers import FinalReader, RackReader, Reader
@@ -150,6 +151,8 @@ class World:
         self.deletions = Deletions(self)
         self.faults = Faults(self)
         self.violations: dict[str, list[str]] = {}
+        #: settings of the topic; with some of them a broker opens all batches off the event loop
+        self.topic_config: dict[str, str] = {}
         self.is_over = False
         self._healed_at: float | None = None
         self.places = [Place(TOPIC, number) for number in range(self.rng.randint(1, 3))]
@@ -238,6 +241,9 @@ class World:
         # The load of a coordinator yields between steps. Small steps and rounds that take time make loads long.
         runtime._LOAD_STEP_BYTES = self.rng.choice((load_step_bytes, 200))
         self.loop.round_s = self.rng.choice((0.0, 0.00002, 0.002))
+        self.topic_config = Random(f"{self.seed}/opening").choice(TOPICS)
+        for host in self.hosts.values():
+            host.opens_elsewhere = bool(self.topic_config)
         # Partitions without writes cost time and show nothing.
         coordination._JOURNAL_PARTITIONS = 3
         try:
@@ -308,7 +314,7 @@ class World:
 
     async def _create_topic(self) -> None:
         admin = Client(self, "admin")
-        config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000)))}
+        config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000))), **self.topic_config}
         if self.is_cluster:
             config["min.insync.replicas"] = str(self.min_in_sync)
         rows = [CreatableTopicConfig(name=name, value=value) for name, value in config.items()]
