@@ -83,7 +83,6 @@ OS_ACCESS: dict[str, set[str]] = {
     "net/client.py": {"ssl"},
     "net/tls.py": {"ssl"},
     # A generator with a fixed seed.
-    "broker/sessions.py": {"random"},
     # Locks that the event loop and a thread share; a simulation has one thread.
     "log/log_starts.py": {"threading"},
     "log/segment.py": {"threading"},

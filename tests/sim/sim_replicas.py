@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from random import Random
 from struct import Struct
 from types import SimpleNamespace
@@ -110,7 +111,8 @@ class ReplicaHost:
             network=network,
         )  # fmt: skip
         services: Any = SimpleNamespace(
-            broker_id=self.number, replicas=self.manager, settings=SETTINGS, wheel=TimerWheel(loop),
+            broker_id=self.number, new_id=partial(Random(self.number).randbytes, 16), replicas=self.manager,
+            settings=SETTINGS, wheel=TimerWheel(loop),
             deferred=Deferred(loop, clock.monotonic), loop=loop, access=ALL_ALLOWED,
         )  # fmt: skip
         self.fetch = FetchApi(services)

@@ -68,7 +68,7 @@ class Services:
     #: the settings at the start; ``settings`` includes dynamic changes
     started_settings: BrokerSettings
     settings: BrokerSettings
-    #: 16 random bytes, for topic ids
+    #: returns 16 random bytes, for topic ids, fetch sessions and others
     new_id: Callable[[], bytes]
     #: background work of the APIs; the broker stops it
     tasks: Tasks

@@ -3,6 +3,10 @@
     id 0, epoch -1     no session wanted                      id n, epoch -1   close it, serve this one without
     any id, epoch 0    a full fetch; a new session may start  id n, epoch m    the next fetch of session n
 
+A session belongs to the principal that began it, to the listener, and to one follower or to consumers. For all other
+clients its id is unknown: they can neither read from the session nor change or end it. Ids are random, so that no
+client can guess them.
+
 The expected epoch moves on when a request arrives; after 2^31-1 comes 1. An answer within a session leaves out a
 partition that has nothing new.
 
@@ -24,8 +28,7 @@ two minutes is evicted when a new one needs its place.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from ottla.model.errors import ErrorCode, Refused
@@ -42,6 +45,13 @@ _EPOCH_MAX = (1 << 31) - 1
 _UNSENT = -1
 
 Key = tuple[bytes, int]
+
+
+class Client(Protocol):
+    """The connection of a client, as far as sessions know it."""
+
+    listener: str
+    principal: str
 
 
 class WaitingFetch(Protocol):
@@ -178,12 +188,14 @@ class FetchSession:
     """What one client fetches."""
 
     __slots__ = (
-        "access_generation", "changed", "epoch", "partitions", "read_committed", "replica_id", "session_id",
-        "topic_ids", "used_at", "waiting",
+        "access_generation", "changed", "epoch", "listener", "partitions", "principal", "read_committed",
+        "replica_id", "session_id", "topic_ids", "used_at", "waiting",
     )  # fmt: skip
 
-    def __init__(self, session_id: int, topic_ids: bool, request: FetchRequest, now: float) -> None:
+    def __init__(self, session_id: int, topic_ids: bool, request: FetchRequest, now: float, client: Client) -> None:
         self.session_id = session_id
+        #: whom the session belongs to, and the listener that it came through
+        self.principal, self.listener = client.principal, client.listener
         self.epoch = 1
         #: the ACLs with which all partitions were last looked at
         self.access_generation = -1
@@ -255,6 +267,10 @@ class FetchSession:
             partition.leave()
 
 
+#: the session of a request, the partitions to look at, and whether only news of them is wanted
+Begun = tuple[FetchSession | None, list[FetchedPartition], bool]
+
+
 class FetchSessions:
     """The sessions of this broker."""
 
@@ -274,21 +290,20 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(
-        self, request: FetchRequest, topic_ids: bool, now: float
-    ) -> tuple[FetchSession | None, list[FetchedPartition], bool]:
+    def begin(self, request: FetchRequest, topic_ids: bool, now: float, client: Client) -> Begun:
         """Return the request's session, the partitions to look at, and whether only news of them is wanted.
 
         Raise Refused with the code that answers the whole request.
         """
         if request.session_epoch in (_FULL, _FINAL):
-            if request.session_id in self._sessions:
-                self._remove(self._sessions[request.session_id])
-            session = self._create(request, topic_ids, now) if request.session_epoch == _FULL else None
-            if session is not None:
-                return session, list(session.partitions.values()), False
+            if (known := self._own(request, client)) is not None:
+                self._remove(known)
+            if request.session_epoch == _FULL:
+                new = self._create(request, topic_ids, now, client)
+                if new is not None:
+                    return new, list(new.partitions.values()), False
             return None, partitions_of(request), False
-        session = self._find(request, topic_ids)
+        session = self._find(request, topic_ids, client)
         if session.waiting is not None:
             # A client sends its next request after the answer to the last, so nothing reads that answer any more.
             session.waiting.answer_now()
@@ -319,8 +334,20 @@ class FetchSessions:
         if self._sessions.get(session.session_id) is session:
             self._remove(session)
 
-    def _find(self, request: FetchRequest, topic_ids: bool) -> FetchSession:
+    def _own(self, request: FetchRequest, client: Client) -> FetchSession | None:
+        """Return the session that a request names; None if there is none, or another client has it."""
         session = self._sessions.get(request.session_id)
+        if (
+            session is not None
+            and session.principal == client.principal
+            and session.listener == client.listener
+            and session.replica_id == request.replica_id
+        ):
+            return session
+        return None
+
+    def _find(self, request: FetchRequest, topic_ids: bool, client: Client) -> FetchSession:
+        session = self._own(request, client)
         if session is None:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
@@ -333,7 +360,7 @@ class FetchSessions:
             raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session
 
-    def _create(self, request: FetchRequest, topic_ids: bool, now: float) -> FetchSession | None:
+    def _create(self, request: FetchRequest, topic_ids: bool, now: float, client: Client) -> FetchSession | None:
         count = sum(len(rows) for _, rows in request.topics)
         if not count or count > self._partitions_max or self._slots <= 0:
             return None
@@ -343,7 +370,8 @@ class FetchSessions:
                 return None
             self._remove(oldest)
         session_id = next(i for i in self._random_id if i > 0 and i not in self._sessions)
-        session = self._sessions[session_id] = FetchSession(session_id, topic_ids, request, now)
+        session = FetchSession(session_id, topic_ids, request, now, client)
+        self._sessions[session_id] = session
         self.partitions += len(session.partitions)
         return session
 
@@ -361,9 +389,7 @@ def partitions_of(request: FetchRequest) -> list[FetchedPartition]:
     return list({(topic, p.partition): FetchedPartition(topic, p) for topic, rows in topics for p in rows}.values())
 
 
-def random_ids(seed: int) -> Iterator[int]:
-    """Yield ids for sessions."""
-    # Session ids must be unlikely to repeat, but need not be secret: every connection is authorized on its own.
-    source = random.Random(seed)
+def random_ids(random_bytes: Callable[[], bytes]) -> Iterator[int]:
+    """Yield ids for sessions: 31 random bits each. ``random_bytes`` returns at least four bytes."""
     while True:
-        yield source.randrange(1, 1 << 31)
+        yield int.from_bytes(random_bytes()[:4], "big") & _EPOCH_MAX

@@ -36,7 +36,7 @@ from ottla.wire.messages import (
 from ottla.wire.messages.fetch import ReplicaState
 
 TOPIC, TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
-TOPIC_REFUSED, CLUSTER_REFUSED, TRANSACTION_REFUSED = 29, 31, 53
+TOPIC_REFUSED, CLUSTER_REFUSED, TRANSACTION_REFUSED, SESSION_NOT_FOUND = 29, 31, 53, 70
 ALICE, MALLORY = "User:alice", "User:mallory"
 _TIMEOUT_S = 60
 
@@ -103,6 +103,29 @@ def test_cve_2018_1288_client_cannot_fetch_as_a_replica(tmp_path: Path, version:
             (row,) = reply.responses[0].partitions
             assert (row.error_code, row.high_watermark, row.records or b"") == (TOPIC_REFUSED, -1, b"")
         assert not partition.followers
+
+    play(tmp_path, script)
+
+
+def test_fetch_session_of_another_user_cannot_be_read_advanced_or_ended(tmp_path: Path) -> None:
+    """Nor does its id tell which topics there are."""
+
+    async def script(cluster: Cluster) -> None:
+        await cluster.allow(ALICE, TOPIC, "orders", Operation.READ)
+        alice, mallory = cluster.connect(ALICE), cluster.connect(MALLORY)
+        wanted = {"orders": [fetch_from(0, 0)]}
+        session = (await alice.decoded(fetch_request(wanted, session=(0, 0), max_wait=0), 12)).session_id
+        assert session
+        for epoch in (1, 2):
+            reply = await mallory.decoded(fetch_request({}, session=(session, epoch), max_wait=0), 12)
+            assert (reply.error_code, reply.session_id, len(reply.responses)) == (SESSION_NOT_FOUND, 0, 0)
+        for epoch in (-1, 0):
+            await mallory.decoded(fetch_request({}, session=(session, epoch), max_wait=0), 12)
+        reply = await alice.decoded(fetch_request({}, session=(session, 1), max_wait=0), 12)
+        assert (reply.error_code, reply.session_id) == (0, session)
+        again = cluster.connect(ALICE)  # a client goes on with its session after it has connected again
+        reply = await again.decoded(fetch_request({}, session=(session, 2), max_wait=0), 12)
+        assert (reply.error_code, reply.session_id) == (0, session)
 
     play(tmp_path, script)
 

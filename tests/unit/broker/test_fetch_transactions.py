@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +46,7 @@ class Slot:
 class Connection:
     closing = False
     listener = "PLAINTEXT"
+    principal = "User:alice"
 
     def __init__(self) -> None:
         self.slot = Slot(self)
@@ -78,7 +81,8 @@ class FetchFixture(TransactionFixture):
         self.services: Any = SimpleNamespace(
             access=ALL_ALLOWED,
             just_lost=frozenset,
-            broker_id=1, replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
+            broker_id=1, new_id=partial(Random(1).randbytes, 16),
+            replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
             deferred=NothingDeferred(), endpoint_for=lambda context: ("127.0.0.1", 9092),
             loop=SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run),
         )  # fmt: skip

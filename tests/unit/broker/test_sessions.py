@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ottla.broker.sessions import EVICTION_S, PARTITIONS_MAX, PARTITIONS_TOTAL_MAX, FetchedPartition, FetchSessions
+from ottla.broker.sessions import (
+    EVICTION_S,
+    PARTITIONS_MAX,
+    PARTITIONS_TOTAL_MAX,
+    Client,
+    FetchedPartition,
+    FetchSessions,
+    random_ids,
+)
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.fetch import FetchPartition, FetchRequest
 
 EPOCH_MAX = 2**31 - 1
+ALICE = SimpleNamespace(principal="User:alice", listener="SASL_SSL")
 
 
 def request(
@@ -36,16 +46,16 @@ class Broker:
         self.sessions = FetchSessions(slots, itertools.count(1))
         self.now = 0.0
 
-    def begin(self, *arguments: Any, topic_ids: bool = False) -> Any:
-        return self.sessions.begin(request(*arguments), topic_ids, self.now)
+    def begin(self, *arguments: Any, topic_ids: bool = False, client: Client = ALICE) -> Any:
+        return self.sessions.begin(request(*arguments), topic_ids, self.now, client)
 
     def open(self, wanted: dict[str, list[tuple[int, int]]], *, topic_ids: bool = False) -> Any:
         session, _, _ = self.begin(0, 0, wanted, topic_ids=topic_ids)
         return session
 
-    def refuses(self, *arguments: Any, topic_ids: bool = False) -> ErrorCode:
+    def refuses(self, *arguments: Any, topic_ids: bool = False, client: Client = ALICE) -> ErrorCode:
         with pytest.raises(Refused) as refused:
-            self.begin(*arguments, topic_ids=topic_ids)
+            self.begin(*arguments, topic_ids=topic_ids, client=client)
         return refused.value.code
 
 
@@ -240,3 +250,42 @@ def test_full_fetch_forgets_nothing(broker: Broker) -> None:
     session, partitions, _ = broker.begin(0, 0, {"t": [(0, 5)]}, {"t": [0]})
     assert places(partitions) == [("t", 0, 5)]
     assert len(session.partitions) == 1
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        SimpleNamespace(principal="User:mallory", listener="SASL_SSL"),
+        SimpleNamespace(principal="User:alice", listener="PLAINTEXT"),
+    ],
+)
+def test_session_of_another_principal_or_listener_is_unknown(broker: Broker, stranger: Client) -> None:
+    session = broker.open({"t": [(0, 5)]})
+    # 1 it cannot be read or changed  2 nor ended  3 nor replaced by a new one
+    code = broker.refuses(session.session_id, 1, {"u": [(0, 0)]}, {"t": [0]}, client=stranger)
+    assert code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    broker.begin(session.session_id, -1, {"u": [(0, 0)]}, client=stranger)
+    assert broker.begin(session.session_id, 0, {"u": [(0, 0)]}, client=stranger)[0] is not session
+    again, partitions, _ = broker.begin(session.session_id, 1)
+    assert again is session
+    assert places(partitions) == [("t", 0, 5)]
+
+
+def test_session_of_a_follower_is_unknown_to_another_follower(broker: Broker) -> None:
+    wanted = request(0, 0, {"t": [(0, 5)]})._replace(replica_id=1)
+    session, _, _ = broker.sessions.begin(wanted, False, 0.0, ALICE)
+    assert session is not None
+    with pytest.raises(Refused) as refused:
+        broker.sessions.begin(request(session.session_id, 1)._replace(replica_id=2), False, 0.0, ALICE)
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_ids_are_the_bits_of_the_source_of_randomness() -> None:
+    drawn = iter([b"\xff" * 16, bytes(16), bytes([0, 0, 0, 7]) + bytes(12)])
+    sessions = FetchSessions(1000, random_ids(lambda: next(drawn)))
+    ids = []
+    for _ in range(2):
+        session, _, _ = sessions.begin(request(0, 0, {"t": [(0, 0)]}), False, 0.0, ALICE)
+        assert session is not None
+        ids.append(session.session_id)
+    assert ids == [2**31 - 1, 7], "0 means that there is no session"

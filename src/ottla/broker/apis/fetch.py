@@ -43,6 +43,7 @@ from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.replica_selection import NO_REPLICA, closest_replica
 from ottla.broker.services import Services
 from ottla.broker.sessions import (
+    Begun,
     FetchedPartition,
     FetchSession,
     FetchSessions,
@@ -108,10 +109,10 @@ class FetchApi:
         self.wheel = services.wheel
         self.deferred = services.deferred
         self.sessions = FetchSessions(
-            services.settings.max_incremental_fetch_session_cache_slots, random_ids(services.broker_id)
+            services.settings.max_incremental_fetch_session_cache_slots, random_ids(services.new_id)
         )
         self.replica_sessions = FetchSessions(
-            _REPLICA_SESSIONS_MAX, random_ids(services.broker_id),
+            _REPLICA_SESSIONS_MAX, random_ids(services.new_id),
             partitions_max=_REPLICA_PARTITIONS_MAX, partitions_total_max=_REPLICA_PARTITIONS_MAX,
         )  # fmt: skip
         #: the fetch that waits on each connection; the next one of that connection is handled after it
@@ -141,9 +142,10 @@ class FetchApi:
         request = parse_fetch(buffer, start, end, version)
         slot = connection.reserve(_FETCH)
         shape = reply_shape(version)
+        by_id = version >= TOPIC_IDS_FROM
         try:
             if request.replica_id < 0:
-                session, wanted, news_only = self.sessions.begin(request, version >= TOPIC_IDS_FROM, self._time())
+                session, wanted, news_only = self.sessions.begin(request, by_id, self._time(), connection)
                 if session is not None and self.access.authorizer is not None:
                     session.follow_access(self.access.authorizer.generation)
                     wanted = list(session.changed) if news_only else wanted
@@ -152,7 +154,7 @@ class FetchApi:
                     self._refuse_replica(slot, correlation_id, shape, request)
                     return
                 connection.is_peer = True
-                session, wanted, news_only = self._begin_replica(request, version >= TOPIC_IDS_FROM)
+                session, wanted, news_only = self._begin_replica(connection, request, by_id)
         except Refused as error:
             fill_reply(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
             return
@@ -175,12 +177,10 @@ class FetchApi:
         code = 0 if reads else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         fill_reply(slot, correlation_id, shape.reply_start(0, code, 0), reads, shape, self.hints)
 
-    def _begin_replica(
-        self, request: FetchRequest, by_id: bool
-    ) -> tuple[FetchSession | None, list[FetchedPartition], bool]:
+    def _begin_replica(self, connection: Connection, request: FetchRequest, by_id: bool) -> Begun:
         """Begin a follower's fetch: note its offsets. Return what ``FetchSessions.begin`` returns; raise as it does."""
         now = self._services.replicas.monotonic()
-        session, wanted, news_only = self.replica_sessions.begin(request, by_id, now)
+        session, wanted, news_only = self.replica_sessions.begin(request, by_id, now, connection)
         if session is not None and not news_only:
             self.replica_sessions.end_others(request.replica_id, session)
         note_fetch(self._services.replicas, request, session, by_id=by_id, now=now)
