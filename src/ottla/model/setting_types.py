@@ -42,6 +42,10 @@ class InvalidSettings(InvalidConfig, ValueError):
 # Types
 
 
+#: the characters that Java's String.trim removes at both ends
+_TRIMMED = "".join(map(chr, range(33)))
+
+
 @dataclass(frozen=True, slots=True)
 class SettingType(Generic[T_co]):
     """A type of values. `parse` raises ValueError with the expected form of the text."""
@@ -50,6 +54,11 @@ class SettingType(Generic[T_co]):
     #: the type's number in DescribeConfigs answers (ConfigType)
     id: int
     parse: Callable[[str], T_co]
+
+
+def _trim(text: str) -> str:
+    """Return a text without the white space around it that Java trims: other white space may belong to a name."""
+    return text.strip(_TRIMMED)
 
 
 def _parse_bool(text: str) -> bool:
@@ -80,23 +89,23 @@ def _parse_double(text: str) -> float:
 
 
 def _parse_list(text: str) -> tuple[str, ...]:
-    if not text.strip():
+    if not _trim(text):
         return ()
-    items = tuple(item.strip() for item in text.split(","))
+    items = tuple(_trim(item) for item in text.split(","))
     if not all(items):
         raise ValueError("a comma-separated list without empty items")
     return items
 
 
 BOOL = SettingType("boolean", 1, _parse_bool)
-STRING = SettingType("string", 2, str.strip)
+STRING = SettingType("string", 2, _trim)
 INT = SettingType("int", 3, _parse_whole_number(32))
 SHORT = SettingType("short", 4, _parse_whole_number(16))
 LONG = SettingType("long", 5, _parse_whole_number(64))
 DOUBLE = SettingType("double", 6, _parse_double)
 LIST = SettingType("list", 7, _parse_list)
-CLASS = SettingType("class", 8, str.strip)
-PASSWORD = SettingType("password", 9, str.strip)
+CLASS = SettingType("class", 8, _trim)
+PASSWORD = SettingType("password", 9, _trim)
 
 
 def format_value(value: object) -> str | None:

@@ -396,7 +396,10 @@ class Certificates:
 
 
 def subject_of(certificate_der: bytes) -> str:
-    """Return the subject of a certificate as Java writes it: RFC 2253, the last attribute first."""
+    """Return the subject of a certificate as Java writes it: RFC 2253, the last attribute first.
+
+    Raise ValueError if the certificate or one of its texts cannot be decoded.
+    """
     from cryptography import x509
 
     subject = x509.load_der_x509_certificate(certificate_der).subject.public_bytes()
@@ -412,7 +415,7 @@ def _attribute(oid_der: bytes, value_der: bytes) -> str:
     tag, content = _content(value_der)
     if oid not in _ATTRIBUTES or tag not in _STRINGS:
         return f"{oid}=#{value_der.hex()}"
-    return f"{_ATTRIBUTES[oid]}={_escape(content.decode(_STRINGS[tag], 'replace'))}"
+    return f"{_ATTRIBUTES[oid]}={_escape(content.decode(_STRINGS[tag]))}"
 
 
 def _escape(text: str) -> str:

@@ -79,7 +79,7 @@ class GssapiExchange:
         except UnicodeDecodeError:
             raise AuthenticationFailed("the name of the GSSAPI client is not UTF-8") from None
         if wanted not in ("", name, name.rpartition("@")[0]):
-            raise AuthenticationFailed(f"the GSSAPI client {name} asks for the rights of another user")
+            raise AuthenticationFailed(f"the GSSAPI client {name!r} asks for the rights of another user")
         self.identity = Identity(user_principal(self._user_name(name)))
         return b""
 

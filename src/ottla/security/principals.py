@@ -2,6 +2,11 @@
 
 ``ssl.principal.mapping.rules`` has rules for the distinguished name of a client certificate, and
 ``sasl.kerberos.principal.to.local.rules`` for names like ``primary/instance@REALM``. The first rule that matches wins.
+
+Two names of clients must not become one principal unless a rule says so. Therefore no name is stripped or normalized,
+classes of regular expressions such as \\s mean ASCII characters, as in Java, and a change of case never makes an ASCII
+letter of another character. Names with control characters and long names are refused: no administrator can tell what
+they are in a log or in a list of ACLs.
 """
 
 from __future__ import annotations
@@ -15,6 +20,11 @@ from ottla.security.errors import AuthenticationFailed, SecurityConfigError
 ANONYMOUS: Final = "User:ANONYMOUS"
 _NAME_CHARS_MAX: Final = 1024
 
+#: control characters of ASCII and of Latin-1, separators of lines and of paragraphs, halves of surrogate pairs
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+#: characters around the items of a list that are not part of them: those that Java trims
+_BLANKS: Final = "".join(map(chr, range(33)))
+
 _SSL_RULE: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\Z)")
 _KERBEROS_RULE: Final = re.compile(
     r"\s*(?:(DEFAULT)|RULE:\[(\d+):([^\]]*)\](?:\(([^)]*)\))?(?:s/([^/]*)/([^/]*)/(g)?)?(?:/([LU]))?)\s*(?:,|\Z)"
@@ -26,16 +36,28 @@ _Rule = Callable[[str], "str | None"]
 
 
 def user(name: str) -> str:
-    """Return the principal of a user name."""
-    return f"User:{name}"
+    """Return the principal of a user name. Raise AuthenticationFailed for a name that no user may have."""
+    return f"User:{checked_name(name)}"
+
+
+def checked_name(name: str) -> str:
+    """Return a user name as it is. Raise AuthenticationFailed for a name that no user may have."""
+    if not is_name(name):
+        raise AuthenticationFailed(f"the user name is empty, too long or has control characters: {name[:100]!r}")
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Return whether this can be the name of a user: not empty, not too long, without control characters."""
+    return 0 < len(name) <= _NAME_CHARS_MAX and _CONTROL.search(name) is None
 
 
 def parse_super_users(setting: str) -> frozenset[str]:
     """Return the principals of ``super.users``: ``User:a;User:b``. Raise SecurityConfigError."""
-    found = [each.strip() for each in setting.split(";") if each.strip()]
+    found = [each for text in setting.split(";") if (each := text.strip(_BLANKS))]
     for each in found:
         kind, colon, name = each.partition(":")
-        if not (kind and colon and name):
+        if not (kind and colon and is_name(name)):
             raise SecurityConfigError(f"super.users: write {each!r} as User:NAME, and several with ';' between them")
     return frozenset(found)
 
@@ -59,10 +81,15 @@ class SslPrincipalMapper:
             position = match.end()
 
     def name(self, distinguished_name: str) -> str:
-        """Return the user name for a distinguished name. Raise AuthenticationFailed if no rule matches."""
+        """Return the user name for a distinguished name.
+
+        Raise AuthenticationFailed if no rule matches, or if no user may have the name.
+        """
+        if len(distinguished_name) > _NAME_CHARS_MAX:
+            raise AuthenticationFailed(f"the name of the certificate has more than {_NAME_CHARS_MAX} characters")
         for rule in self._rules or [_keep]:
             if (found := rule(distinguished_name)) is not None:
-                return found
+                return checked_name(found)
         raise AuthenticationFailed(f"no rule of ssl.principal.mapping.rules matches {distinguished_name!r}")
 
 
@@ -76,10 +103,8 @@ def _ssl_rule(pattern: str, replacement: str, case: str) -> _Rule:
 
     def apply(name: str) -> str | None:
         # The whole name must match, so that CN=admin inside of another attribute is not taken for the name.
-        match = compiled.fullmatch(name[:_NAME_CHARS_MAX])
-        if match is None:
-            return None
-        return _with_case(match.expand(template).strip(), case)
+        match = compiled.fullmatch(name)
+        return None if match is None else _with_case(match.expand(template), case)
 
     return apply
 
@@ -113,11 +138,11 @@ class KerberosPrincipalMapper:
             raise AuthenticationFailed(f"{kerberos_name!r} is no Kerberos name")
         primary, instance, realm = match.groups()
         if instance is None and realm is None:
-            return primary
+            return checked_name(primary)
         components = [primary] if instance is None else [primary, instance]
         for rule in self._rules:
             if (found := rule(components, realm or "")) is not None:
-                return found
+                return checked_name(found)
         raise AuthenticationFailed(f"no rule of sasl.kerberos.principal.to.local.rules matches {kerberos_name!r}")
 
 
@@ -151,7 +176,7 @@ def _kerberos_rule(
 
 def _compile(setting: str, pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern.replace("\\/", "/"))
+        return re.compile(pattern.replace("\\/", "/"), re.ASCII)
     except re.error as error:
         raise SecurityConfigError(f"{setting}: {pattern!r} is no regular expression: {error}") from None
 
@@ -163,4 +188,14 @@ def _template(replacement: str) -> str:
 
 
 def _with_case(name: str, case: str) -> str:
-    return name.lower() if case == "L" else name.upper() if case == "U" else name
+    """Return the name in lower or upper case. Raise AuthenticationFailed if another character becomes an ASCII letter.
+
+    For example the sign for Kelvin becomes a "k", so that two names which a certificate authority takes for different
+    ones would become one.
+    """
+    if not case:
+        return name
+    changed = [each.lower() if case == "L" else each.upper() for each in name]
+    if any(not before.isascii() and any(map(str.isascii, after)) for before, after in zip(name, changed, strict=True)):
+        raise AuthenticationFailed(f"the case of {name!r} cannot be changed without a doubt")
+    return "".join(changed)

@@ -37,6 +37,7 @@ from ottla.security.certificates import (
     subject_of,
 )
 from ottla.security.errors import SecurityConfigError
+from ottla.security.principals import SslPrincipalMapper
 
 CA = trustme.CA(key_type=trustme.KeyType.ECDSA)
 CERT = CA.issue_cert("localhost", key_type=trustme.KeyType.ECDSA)
@@ -197,6 +198,20 @@ def test_subject_is_written_as_java_writes_it() -> None:
         r"CN=locälhost,1.2.840.113549.1.9.1=#16056140622e63,OU=Eng\, Core,O=Example Inc,ST=CA,C=US"
     )
     assert subject_of(certificate([x509.NameAttribute(NameOID.COMMON_NAME, ' #a="b" ')])) == r"CN=\ #a=\"b\"\ "
+
+
+def test_white_space_of_a_subject_is_kept() -> None:
+    """A certificate for "admin" and a no-break space does not become that of admin."""
+    subject = subject_of(certificate([x509.NameAttribute(NameOID.COMMON_NAME, "admin\u00a0")]))
+    assert subject == "CN=admin\u00a0"
+    assert SslPrincipalMapper("RULE:CN=(.*)/$1/").name(subject) == "admin\u00a0"
+
+
+def test_subject_that_cannot_be_decoded_is_refused() -> None:
+    """Its invalid bytes would all become the same character."""
+    der = certificate([x509.NameAttribute(NameOID.COMMON_NAME, "admin")]).replace(b"admin", b"adm\xffn")
+    with pytest.raises(ValueError):
+        subject_of(der)
 
 
 def test_pkcs12_file_with_the_type_jks_is_read_as_java_does(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ottla.security.errors import AuthenticationFailed, SecurityConfigError
-from ottla.security.oauth import Jwks, OauthExchange, OauthRules
+from ottla.security.oauth import Jwks, OauthExchange, OauthRules, check_token
 from ottla.security.sasl import Exchange, Identity, PlainExchange, ScramExchange, Work
 from ottla.security.sasl_client import Sasl
 from ottla.security.sasl_client import ScramExchange as ClientExchange
@@ -57,6 +57,21 @@ def test_plain_refuses_everything_else(token: bytes) -> None:
     with pytest.raises(AuthenticationFailed):
         complete(exchange, token)
     assert exchange.identity is None
+
+
+@pytest.mark.parametrize("name", ["admin\n", "ad\x1bmin", "admin\u2028", "a" * 1025])
+def test_names_that_no_user_may_have_are_refused_by_each_mechanism(name: str) -> None:
+    with pytest.raises(AuthenticationFailed):
+        complete(PlainExchange({name: "secret"}, {}), f"\0{name}\0secret".encode())
+    secret = ScramCredential.from_password(SHA256, "secret", b"salt", 4096)
+    server = ScramExchange(ScramServer(SHA256, {name: secret}.get, nonce="S", secret=b"x"))
+    client = ClientExchange(Sasl(mechanism="SCRAM-SHA-256", username=name, password="secret"), "C")
+    proof = client.answer(complete(server, client.first()))
+    assert proof is not None
+    with pytest.raises(AuthenticationFailed, match="control"):
+        complete(server, proof)
+    with pytest.raises(AuthenticationFailed, match="control"):
+        check_token(token(sub=name), jwks(jwk(KEY)), OauthRules())
 
 
 def test_plain_computes_a_salted_password_for_unknown_users_too() -> None:

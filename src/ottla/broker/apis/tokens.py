@@ -17,6 +17,7 @@ from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.net.connection import ANONYMOUS
 from ottla.security.acls import ResourceType
+from ottla.security.principals import is_name
 from ottla.security.tokens import DelegationToken, TokenSecret
 from ottla.wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from ottla.wire.messages.describe_delegation_token import (
@@ -60,9 +61,10 @@ async def create_delegation_token(
             raise Refused(ErrorCode.INVALID_PRINCIPAL_TYPE)
         secret = _secret(services)
         renewers = tuple(f"{_USER}:{each.principal_name}" for each in request.renewers)
-        if len(renewers) > _RENEWERS_MAX or any(len(each) > _NAME_CHARS_MAX for each in (owner, *renewers)):
+        if len(renewers) > _RENEWERS_MAX or not all(map(_is_short_name, (owner, *renewers))):
             raise InvalidRequest(
-                f"a token has {_RENEWERS_MAX} renewers at most, with {_NAME_CHARS_MAX} characters each"
+                f"a token has {_RENEWERS_MAX} renewers at most, with {_NAME_CHARS_MAX} characters each, and no control "
+                "characters"
             )
         token = _new_token(services, owner, requester, renewers, request.max_lifetime)
         await _create(services, token)
@@ -73,6 +75,10 @@ async def create_delegation_token(
     answer.max_timestamp = token.expires_ms_max
     answer.token_id, answer.hmac = token.token_id, secret.hmac(token.token_id)
     return answer
+
+
+def _is_short_name(principal: str) -> bool:
+    return len(principal) <= _NAME_CHARS_MAX and is_name(principal)
 
 
 def _check_login(context: RequestContext) -> None:

@@ -14,6 +14,7 @@ from ottla.cluster.schema import config_json
 from ottla.cluster.store import Check, Create, Op, Put
 from ottla.cluster.view import ClusterView
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
+from ottla.security.principals import is_name
 from ottla.security.quotas import DEFAULT, Entity, Quota, is_address
 from ottla.security.salts import ITERATIONS_MIN
 from ottla.security.scram import ITERATIONS_MAX, Mechanism, ScramCredential
@@ -46,6 +47,7 @@ from ottla.wire.messages.describe_user_scram_credentials import (
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _NAME_CHARS_MAX = 256
+_SALT_BYTES_MAX = 256
 #: users, client ids and addresses with settings, so that the store is not filled
 _ENTITIES_MAX = 100_000
 _EXACT, _IS_DEFAULT, _ANY = 0, 1, 2
@@ -113,8 +115,9 @@ async def alter_user_scram_credentials(
 
 
 async def _alter_user(services: Services, request: AlterUserScramCredentialsRequest, name: str) -> None:
-    if not name or len(name) > _NAME_CHARS_MAX:
-        raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"the name of a user has 1 to {_NAME_CHARS_MAX} characters")
+    if not is_name(name) or len(name) > _NAME_CHARS_MAX:
+        text = f"the name of a user has 1 to {_NAME_CHARS_MAX} characters, and no control characters"
+        raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
     deleted = [_mechanism(row.mechanism) for row in request.deletions if row.name == name]
     changed: dict[str, str] = {}
     for row in request.upsertions:
@@ -124,8 +127,10 @@ async def _alter_user(services: Services, request: AlterUserScramCredentialsRequ
         if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
             text = f"iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
             raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-        if not row.salt or len(row.salt) > _NAME_CHARS_MAX or len(row.salted_password) != mechanism.key_bytes:
-            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the salt or the salted password has a wrong length")
+        # As in Kafka the salted password may have any length, because only keys that are made from it are stored.
+        if not row.salt or len(row.salt) > _SALT_BYTES_MAX or not row.salted_password:
+            text = f"a salt of 1 to {_SALT_BYTES_MAX} bytes and a salted password are needed"
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
         credential = ScramCredential.from_salted(mechanism, bytes(row.salt), bytes(row.salted_password), row.iterations)
         changed[mechanism.title] = credential.text()
 
