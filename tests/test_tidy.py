@@ -86,7 +86,7 @@ OS_ACCESS: dict[str, set[str]] = {
     # Locks that the event loop and a thread share; a simulation has one thread.
     "log/log_starts.py": {"threading"},
     "log/segment.py": {"threading"},
-    "log/store.py": {"threading"},
+    "log/directories.py": {"threading"},
     # Processes for large batches and for compaction; those of a simulation are too small for a process.
     "log/cleaner.py": {"os", "read_bytes", "subprocess"},
     "log/opener.py": {"concurrent.futures", "subprocess", "threading"},

@@ -63,7 +63,7 @@ class LogWorld:
         threads: Any = self._jobs
         self._store = LogStore(self._disk, ["/data"], threads)
         self._store.lock()
-        self._store.write_meta("cluster", 1, lambda: "directory")
+        self._store.write_meta("cluster", 1, lambda _: "directory")
         self._store.load({NAME: self._spec})
         self._log: Log = self._store.logs[NAME]
         self._epoch += 1

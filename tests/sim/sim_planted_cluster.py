@@ -19,7 +19,7 @@ from ottla.broker.transaction_checks import Term, TransactionChecks
 from ottla.cluster.leadership import ops_elect
 from ottla.cluster.schema import REGISTERED
 from ottla.cluster.store import Op
-from ottla.cluster.view import ClusterView, PartitionView, TopicView
+from ottla.cluster.view import ClusterView, LogEnd, PartitionView, TopicView
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.runtime import ShardRuntime
 from ottla.model.errors import ErrorCode
@@ -59,7 +59,7 @@ def kip_101(replace: Replace) -> None:
 def kip_903(replace: Replace) -> None:
     """A broker that starts after an unclean stop does not say so, and stays in the ISR without its lost records."""
 
-    async def mark_unclean(self: Membership, lost: frozenset[str]) -> None:
+    async def mark_unclean(self: Membership, unclean: Mapping[TopicPartition, LogEnd]) -> None:
         return
 
     replace(Membership, "_mark_unclean", mark_unclean)

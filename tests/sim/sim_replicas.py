@@ -97,7 +97,7 @@ class ReplicaHost:
         threads: Any = SimulatedThreads(loop, lambda: world.rng.expovariate(1 / 0.002))
         store = LogStore(self.disk, ["/data"], threads)
         store.lock()
-        store.write_meta("cluster", self.number, lambda: "directory")
+        store.write_meta("cluster", self.number, lambda _: "directory")
         spec = PartitionSpec(name=NAME, topic_id=TOPIC_ID, settings=world.topic)
         store.load({NAME: spec})
         self.manager = ReplicaManager(

@@ -25,6 +25,7 @@ from ottla.broker.coordination import Coordination
 from ottla.broker.dead_letters import DeadLetters
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
+from ottla.broker.incarnation import read_runs, recognise
 from ottla.broker.listeners import ListenerSecurity, insecure_listeners
 from ottla.broker.membership import Membership
 from ottla.broker.metrics import BrokerMetrics
@@ -39,6 +40,7 @@ from ottla.cluster.controller import ops_bump_leader_epochs, put_state
 from ottla.cluster.decide import decide_and_write, read_and_write
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.ensemble import Ensemble, EnsembleReader
+from ottla.cluster.registration import dirs_of_last_run
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
     CLUSTER_ID,
@@ -46,12 +48,13 @@ from ottla.cluster.schema import (
     MALFORMED,
     broker_config_path,
     ops_create_skeleton,
+    registered_path,
     to_json,
     topic_config_path,
     topic_of,
 )
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
-from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.cluster.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
 from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -62,7 +65,8 @@ from ottla.env.metrics import Histogram
 from ottla.env.metrics_server import MetricsServer
 from ottla.env.tasks import Tasks, ThreadPool, Threads, attempt
 from ottla.env.timers import TimerWheel
-from ottla.log.store import LogStore, PartitionSpec, check_owner, read_meta
+from ottla.log.directories import check_owner, read_meta
+from ottla.log.store import LogStore, PartitionSpec
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
@@ -234,7 +238,7 @@ class Broker:
         )
         # This is last: after a kill before this line, the next start must not report missing metadata.
         try:
-            self._log_store.write_meta(cluster_id, settings.broker_id, self._new_text_id)
+            self._log_store.write_meta(cluster_id, settings.broker_id, self._new_directory_id)
         except OSError as error:
             raise StartError(f"data directory {first} cannot be signed: {error}; check the disk") from None
         return cluster_id
@@ -311,6 +315,10 @@ class Broker:
             )
         return cluster_id
 
+    def _new_directory_id(self, path: str) -> str:
+        """Return the id of a directory whose ``meta.properties`` has none, or is missing."""
+        return read_runs(self._disk, path).directory_id or self._new_text_id()
+
     def _new_text_id(self) -> str:
         """Return a random id of 22 characters that does not start with "-", which command lines take for an option."""
         while True:
@@ -372,6 +380,9 @@ class Broker:
         self._secret = bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         specs = self._load_settings()
+        registered = nodes.get(registered_path(settings.broker_id))
+        last_dirs = None if registered is None else dirs_of_last_run(registered)
+        compared = recognise(self._disk, self._log_store.dirs, last_dirs)
         try:
             self._log_store.load(specs)
         except OSError as error:
@@ -391,7 +402,7 @@ class Broker:
         )  # fmt: skip
         self._metrics.cluster = ClusterMetrics(services, self._membership)
         try:
-            await self._membership.begin_run()
+            await self._membership.begin_run(last_dirs, compared)
         except OSError as error:
             advice = directory_advice(error, option="--data")
             raise StartError(f"a data directory cannot be written: {advice}") from None
@@ -557,6 +568,7 @@ class Broker:
                 yield PartitionSpec(
                     name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings,
                     replicated=len(state.replicas) > 1,
+                    is_lost=LogEnd(self._settings.broker_id, -1, LOG_LOST) in state.unclean,
                 )  # fmt: skip
 
     def _has_partition(self, topic: bytes, number: int, by_id: bool) -> bool:

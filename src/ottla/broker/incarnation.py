@@ -1,39 +1,105 @@
-"""Whether the data directories are those of this broker's last run.
+"""Which log directories have the logs that this broker had at the end of its last run.
 
-Each run has a random number, its incarnation. It is in the metadata store and in a file of every data directory. A
-directory that does not have the number of the last run was wiped, is new, or is an older copy: its logs may lack
-records that this broker had acknowledged. The file also has the number of the run that is about to begin, because a
-broker may be killed after it wrote the number to the store and before it wrote it to the file.
+Each run has a random number, its incarnation, and each directory has an id. The metadata store has the id of every
+directory with the last run that used it (`RegisteredDirs`), and each directory has the same in a file:
+
+    the file has the last run             the logs are those of the last run
+    the file has the directory's own run  the directory was absent since that run, and has come back
+    otherwise                             it is new, was wiped or is an older copy: its logs may lack records
+    an id of the last run is missing      a log that is not found elsewhere was in that directory
+
+Steps of a start, in an order that allows a kill after each of them:
+
+1. Write the number of the new run to the files, beside the number by which each directory was recognised.
+2. Write the number of the new run to the store. The store still has the directories of the last run.
+3. Write to the store which logs are lost or unclean (`leadership.mark_unclean`).
+4. Write to the store which directories the new run uses. An interrupted start before this step is repeated with the
+   same comparison, so lost logs are not forgotten.
+5. Remove the older number from the files.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from ottla.cluster.view import RegisteredDirs
 from ottla.env.disk import Disk
+from ottla.log.directories import DirContent, LogDir
 
 FILE_NAME = "incarnation.json"
+#: directories that are absent and still known; a directory that comes back later counts as an older copy
+_ABSENT_MAX = 100
 
 
-def read_incarnations(disk: Disk, directory: str) -> tuple[str, ...]:
-    """Return the incarnations in the file of a directory; none if the file is missing or damaged."""
+class DirectoryRuns(NamedTuple):
+    """The file of one directory."""
+
+    #: "" if the file has none
+    directory_id: str
+    #: incarnations of the last run, and of the next one if its start was interrupted
+    runs: tuple[str, ...]
+
+
+class Comparison(NamedTuple):
+    """The directories that are present, compared with those in the metadata store."""
+
+    #: what each directory contains, by path
+    contents: Mapping[str, DirContent]
+    #: by path: the incarnation by which the directory was recognised; "" if it was not
+    recognised_by: Mapping[str, str]
+    #: ids of directories that the last run used and that are not present
+    missing: Sequence[str]
+
+
+def read_runs(disk: Disk, directory: str) -> DirectoryRuns:
+    """Return the contents of a directory's file; nothing if the file is missing or damaged."""
     data = disk.read_file(os.path.join(directory, FILE_NAME))
     try:
         found = json.loads(data or b"{}")
-        return tuple(str(found[name]) for name in ("current", "next") if found.get(name))
+        runs = tuple(str(found[name]) for name in ("current", "next") if found.get(name))
+        return DirectoryRuns(str(found.get("directory", "")), runs)
     except (ValueError, AttributeError):
-        return ()
+        return DirectoryRuns("", ())
 
 
-def write_incarnations(disk: Disk, directories: Sequence[str], current: str, next_run: str = "") -> None:
-    """Write the file of each directory, and sync it."""
-    data = json.dumps({"version": 1, "current": current, "next": next_run}).encode()
-    for directory in directories:
-        disk.write_file(os.path.join(directory, FILE_NAME), data, sync=True)
+def write_runs(disk: Disk, directory: str, directory_id: str, current: str, next_run: str = "") -> None:
+    """Write the file of a directory, and sync it."""
+    content = {"version": 1, "directory": directory_id, "current": current, "next": next_run}
+    disk.write_file(os.path.join(directory, FILE_NAME), json.dumps(content).encode(), sync=True)
 
 
-def is_of_last_run(known: Sequence[str], last: bytes | None) -> bool:
-    """Return whether a directory with the incarnations ``known`` is that of the last run in the metadata store."""
-    return last is None or last.hex() in known
+def recognise(disk: Disk, dirs: Sequence[LogDir], registered: RegisteredDirs | None) -> Comparison:
+    """Compare the log directories with those in the metadata store, and set what each of them contains."""
+    runs = {each.path: DirectoryRuns(each.directory_id, read_runs(disk, each.path).runs) for each in dirs}
+    compared = compare(runs, registered)
+    for each in dirs:
+        each.content = compared.contents[each.path]
+    return compared
+
+
+def compare(present: Mapping[str, DirectoryRuns], registered: RegisteredDirs | None) -> Comparison:
+    """Compare the present directories, by path, with those in the metadata store; None if no run has begun yet."""
+    if registered is None:
+        return Comparison(dict.fromkeys(present, DirContent.CURRENT), dict.fromkeys(present, ""), ())
+    contents, recognised_by = {}, {}
+    for path, (directory_id, runs) in present.items():
+        own_run = registered.last_runs.get(directory_id, "")
+        if registered.run in runs:
+            contents[path], recognised_by[path] = DirContent.CURRENT, registered.run
+        elif own_run in runs:
+            contents[path], recognised_by[path] = DirContent.RETURNED, own_run
+        else:
+            contents[path], recognised_by[path] = DirContent.UNKNOWN, ""
+    ids = {each.directory_id for each in present.values()}
+    used = (each for each, run in registered.last_runs.items() if run == registered.run)
+    return Comparison(contents, recognised_by, [each for each in used if each not in ids])
+
+
+def next_dirs(registered: RegisteredDirs | None, present: Sequence[str], run: str) -> RegisteredDirs:
+    """Return what the store has to know when a run uses the directories with the ids ``present``."""
+    before = registered.last_runs if registered is not None else {}
+    absent = [(each, its_run) for each, its_run in before.items() if each not in present]
+    return RegisteredDirs(run, dict(absent[-_ABSENT_MAX:]) | dict.fromkeys(present, run))

@@ -1,6 +1,6 @@
 """This broker as a member of the cluster: registration, controller, replication, and what happens without the store.
 
-    start      begin_run ─► mark unclean logs ─► register ─► (controller elects) ─► roles change by watching
+    start      begin_run: mark lost and unclean logs ─► register ─► (controller elects) ─► roles change by watching
     running    heartbeats renew the lease; leaders change their ISR; followers fetch; one broker is the controller
     lease over acks=1 waits for the in-sync replicas; a leader whose in-sync replicas are silent stops leading
     stop       hand over leaderships ─► delete the registration
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from ottla.broker.incarnation import is_of_last_run, read_incarnations, write_incarnations
+from ottla.broker.incarnation import Comparison, next_dirs, write_runs
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
 from ottla.broker.services import Services
@@ -40,16 +40,18 @@ from ottla.cluster.view import (
     ClusterView,
     LogEnd,
     PartitionView,
+    RegisteredDirs,
     TopicView,
     ViewChanges,
 )
 from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
+from ottla.log.directories import DirContent
 from ottla.log.log import Log
 from ottla.log.store import LogStore
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.features import FEATURES
-from ottla.model.types import Endpoint
+from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients, Unreachable
 from ottla.replica.fetcher import ReplicaFetchers
 from ottla.replica.isr import may_lead_without_store
@@ -125,45 +127,80 @@ class Membership:
 
     # -- start ----------------------------------------------------------------------------------------------------
 
-    async def begin_run(self) -> None:
-        """Begin a run of this broker: from now on nothing of an earlier run counts. Mark logs that may lack records."""
+    async def begin_run(self, last: RegisteredDirs | None, compared: Comparison) -> None:
+        """Begin a run of this broker: from now on nothing of an earlier run counts. Mark logs that may lack records.
+
+        ``last`` has the log directories of the last run, and ``compared`` is their comparison with the present ones.
+        `incarnation` explains the order of these steps.
+        """
+        dirs, run = self._log_store.dirs, self._incarnation.hex()
+        for each in dirs:
+            write_runs(self._disk, each.path, each.directory_id, compared.recognised_by[each.path], run)
+        await self.registration.begin_run(last)
+        if compared.missing:
+            log.error(
+                "log directories of the last run are missing, logs that they had are lost until they are copied from "
+                "other replicas; add the directories to log.dirs again if they exist ids=%s", ",".join(compared.missing)
+            )  # fmt: skip
+        if unclean := self._unclean_ends(compared, is_first_run=last is None):
+            await self._mark_unclean(unclean)
+        await self.registration.write_dirs(next_dirs(last, [each.directory_id for each in dirs], run))
+        for each in dirs:
+            write_runs(self._disk, each.path, each.directory_id, run)
+
+    def _unclean_ends(self, compared: Comparison, *, is_first_run: bool) -> dict[TopicPartition, LogEnd]:
+        """Return the ends of the logs that may lack records of the last run."""
+        store = self._log_store
+        lost = set(store.created if compared.missing else store.lost)
+        # A broker without others keeps older copies: they are what an administrator has restored.
+        if self._session_s is not None and DirContent.UNKNOWN in compared.contents.values():
+            lost |= {name for name, its_log in store.logs.items() if self._content_of(its_log) is DirContent.UNKNOWN}
+        return {
+            name: _log_end(self._services.broker_id, its_log, is_lost=its_log.lost_synced or name in lost)
+            for name, its_log in store.logs.items()
+            if name in lost or not self._is_clean(name, is_first_run)
+        }
+
+    def _content_of(self, its_log: Log) -> DirContent:
+        return self._log_store.dir_of(its_log).content
+
+    def _is_clean(self, name: TopicPartition, is_first_run: bool) -> bool:
+        """Return whether a log is as it was, and as the metadata say, when this broker stopped cleanly."""
+        store, own = self._log_store, self._services.broker_id
+        its_log = store.logs[name]
+        partition = self._services.view.topics[name.topic].partitions[name.partition]
+        if any(end.broker == own and end.end_offset in (LOG_OFFLINE, LOG_LOST) for end in partition.unclean):
+            return False  # what the log contains now must be written
         if self._session_s is None:
-            await self.registration.begin_run()
-            return
-        directories = [each.path for each in self._log_store.dirs]
-        known = {path: read_incarnations(self._disk, path) for path in directories}
-        for path in directories:
-            write_incarnations(self._disk, [path], known[path][0] if known[path] else "", self._incarnation.hex())
-        last = await self.registration.begin_run()
-        lost = [path for path in directories if not is_of_last_run(known[path], last)]
-        is_damaged = any(its_log.lost_synced or its_log.failure for its_log in self._log_store.logs.values())
-        # A directory of the last run may have no logs because a power failure took all of them.
-        is_clean = self._log_store.was_clean and (last is None or self._log_store.has_clean_stops)
-        if lost or is_damaged or self._was_offline() or not is_clean:
-            await self._mark_unclean(frozenset(lost))
-        write_incarnations(self._disk, directories, self._incarnation.hex())
+            return True  # there is no other replica that could have more records
+        if its_log.lost_synced or its_log.failure is not None or self._content_of(its_log) is DirContent.RETURNED:
+            return False
+        if name in store.created:
+            # A power failure may have taken the folder with the log, in any of the directories.
+            return is_first_run or all(
+                each.has_clean_stop for each in store.dirs if each.content is not DirContent.UNKNOWN
+            )  # fmt: skip
+        return store.dir_of(its_log).has_clean_stop
 
-    def _was_offline(self) -> bool:
-        """Return whether a log of this broker was offline in its last run: what it contains now must be written."""
-        own = self._services.broker_id
-        return any(
-            end.broker == own and end.end_offset == LOG_OFFLINE
-            for topic in self._services.view.topics.values()
-            for partition in topic.partitions
-            for end in partition.unclean
-        )
-
-    async def _mark_unclean(self, lost: frozenset[str]) -> None:
-        """Write the ends of the logs into the partitions whose committed records this broker was known to have."""
+    async def _mark_unclean(self, unclean: Mapping[TopicPartition, LogEnd]) -> None:
+        """Write the ends of logs into the partitions whose committed records this broker was known to have."""
         services, own = self._services, self._services.broker_id
-        ends: dict[str, dict[int, LogEnd]] = {}
+        ends: dict[str, dict[int, LogEnd | None]] = {}
+        returned: dict[str, set[int]] = {}
         for name, its_log in self._log_store.logs.items():
-            is_lost = its_log.lost_synced or self._log_store.dir_of(its_log).path in lost
-            ends.setdefault(name.topic, {})[name.partition] = _log_end(own, its_log, is_lost=is_lost)
-        log.warning("the last stop was not clean: logs were checked partitions=%d", len(self._log_store.logs))
+            end = unclean.get(name)
+            ends.setdefault(name.topic, {})[name.partition] = end
+            is_lost = end is not None and end.end_offset == LOG_LOST
+            if not is_lost and self._content_of(its_log) is DirContent.RETURNED:
+                returned.setdefault(name.topic, set()).add(name.partition)
+        lost = sum(end.end_offset == LOG_LOST for end in unclean.values())
+        log.warning("logs may lack records of the last run: unclean=%d lost=%d", len(unclean), lost)
+
+        def mark(topic: TopicView) -> TopicView | None:
+            return mark_unclean(topic, own, ends[topic.name], returned.get(topic.name, ()))
+
         current = await load_view(services.store)
-        names = [name for name in current.topics if name in ends]
-        await self._mark(current, names, lambda topic: mark_unclean(topic, own, ends[topic.name]), watched=False)
+        await self._mark(current, [name for name in current.topics if name in ends], mark, watched=False)
 
     async def _mark(
         self, view: ClusterView, names: Sequence[str], mark: Callable[[TopicView], TopicView | None], *, watched: bool

@@ -210,7 +210,8 @@ def _check_free_space(path: str) -> Check:
 
 
 def _check_stop(path: str) -> Iterator[Check]:
-    from ottla.log.store import CLEAN_STOP, LOCK, META
+    from ottla.log.directories import META
+    from ottla.log.store import CLEAN_STOP, LOCK
 
     if _is_locked(os.path.join(path, LOCK)):
         yield Check("lock", OK, "a running broker holds this directory")

@@ -27,7 +27,7 @@ from ottla.cluster.access_nodes import ACCESS_SKELETON, entity_path
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.schema import config_json, ops_create_skeleton
 from ottla.cluster.store import Create, Op
-from ottla.log.store import META
+from ottla.log.directories import META
 from ottla.model.types import Endpoint
 from ottla.security.authority import issue, new_authority
 from ottla.security.certificates import KeyPair, read_key_file

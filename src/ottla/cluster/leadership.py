@@ -292,11 +292,18 @@ def change_isr(
     return _with_isr(partition, tuple(isr), min_isr).changed()
 
 
-def mark_unclean(topic: TopicView, broker: int, ends: Mapping[int, LogEnd]) -> TopicView | None:
+def mark_unclean(
+    topic: TopicView, broker: int, ends: Mapping[int, LogEnd | None], returned: Collection[int] = ()
+) -> TopicView | None:
     """Return the topic after an unclean stop of a broker; None if the broker is in no ISR and in no ELR.
 
-    ``ends`` are the ends of the broker's logs by partition number, after they were synced. A partition that is missing
-    there has lost its log. A lost log counts as lost until the leader adds the replica to the ISR.
+    ``ends`` are the ends of the broker's logs by partition number, after they were synced; None for a log that has all
+    its records. A partition that is missing there has lost its log. A lost log counts as lost until the leader adds the
+    replica to the ISR.
+
+    ``returned`` are the partitions whose logs are as they were before their log directory was absent. If a log counts
+    as lost since then, it has its end again, because nothing was committed without it: the replica would have left the
+    ISR and the ELR. If it does not count as lost, records were committed after the directory was removed.
 
     The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
     decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
@@ -306,8 +313,12 @@ def mark_unclean(topic: TopicView, broker: int, ends: Mapping[int, LogEnd]) -> T
     for number, partition in enumerate(topic.partitions):
         if broker in partition.isr or broker in partition.elr:
             end = ends.get(number, LogEnd(broker, -1, LOG_LOST))
-            if LogEnd(broker, -1, LOG_LOST) in partition.unclean:
-                end = LogEnd(broker, -1, LOG_LOST)  # what it has now was begun anew
+            if end is None:
+                partitions.append(partition)
+                continue
+            was_lost = LogEnd(broker, -1, LOG_LOST) in partition.unclean
+            if was_lost != (number in returned):
+                end = LogEnd(broker, -1, LOG_LOST)  # what it has now was begun anew, or is older
             partition = _marked(partition, end)
         partitions.append(partition)
     return _with_partitions(topic, partitions)

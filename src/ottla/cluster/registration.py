@@ -5,7 +5,8 @@ Start of a broker, in this order:
 1. ``begin_run`` replaces /brokers/registered/N. From then on nobody can add the broker to an ISR because of what an
    earlier run of it had fetched.
 2. The broker marks its logs as unclean where that is needed (`leadership.mark_unclean`).
-3. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
+3. ``write_dirs`` adds the log directories of this run to /brokers/registered/N.
+4. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
 
 A broker that was paused, or cut off from the store, cannot know whether its session has expired and others have been
 elected. The lease bounds this: a read of the store that is answered proves that the session existed when the read was
@@ -42,7 +43,7 @@ from ottla.cluster.store import (
     SessionState,
     StoreError,
 )
-from ottla.cluster.view import broker_of
+from ottla.cluster.view import RegisteredDirs, broker_of, registered_dirs_of
 from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram
 from ottla.model.errors import StartError
@@ -102,31 +103,48 @@ class Registration:
         #: called when the broker is registered, and when it is no longer
         self.on_change: Callable[[], None] = lambda: None
 
-    async def begin_run(self) -> bytes | None:
-        """Replace /brokers/registered/N. Return the incarnation of the run before, None if there was none.
+    async def begin_run(self, last: RegisteredDirs | None) -> None:
+        """Replace /brokers/registered/N. It keeps the log directories of the ``last`` run.
 
-        Raise StartError if a broker with the same id runs elsewhere.
+        Raise StartError if a broker with the same id runs elsewhere, or was started since ``last`` was read.
         """
         await self._wait_for_earlier_process()
-        path = registered_path(self._id)
 
-        def decide(node: Node | None) -> tuple[list[Op], tuple[int, bytes | None]]:
-            value = registered_json(self._incarnation, self._endpoints(), self._rack)
+        def decide(node: Node | None) -> tuple[list[Op], int]:
+            value = self._registered_json(last)
             if node is None:
-                return [Create(path, value)], (0, None)
-            try:
-                before = incarnation_of(node.value)
-            except MALFORMED:
-                before = b""
-            if before == self._incarnation:  # applied, but the answer was lost
-                return [], (node.version, None)
-            return [Put(path, value, node.version)], (node.version + 1, before)
+                return [Create(registered_path(self._id), value)], 0
+            if _incarnation_of(node) == self._incarnation:  # applied, but the answer was lost
+                return [], node.version
+            if dirs_of_last_run(node) != last:
+                raise self._started_twice()
+            return [Put(registered_path(self._id), value, node.version)], node.version + 1
 
-        async def read() -> Node | None:
-            return await self._store.get(path)
+        self._run_version = await read_and_write(self._store, self._read_registered, decide)
 
-        self._run_version, before = await read_and_write(self._store, read, decide)
-        return before
+    async def write_dirs(self, dirs: RegisteredDirs) -> None:
+        """Write the log directories that this run uses. Raise StartError if a later run has begun."""
+
+        def decide(node: Node | None) -> tuple[list[Op], int]:
+            if node is None or _incarnation_of(node) != self._incarnation:
+                raise self._started_twice()
+            if dirs_of_last_run(node) == dirs:
+                return [], node.version
+            return [Put(registered_path(self._id), self._registered_json(dirs), node.version)], node.version + 1
+
+        self._run_version = await read_and_write(self._store, self._read_registered, decide)
+
+    async def _read_registered(self) -> Node | None:
+        return await self._store.get(registered_path(self._id))
+
+    def _registered_json(self, dirs: RegisteredDirs | None) -> bytes:
+        run, last_runs = dirs if dirs is not None else (None, None)
+        return registered_json(
+            self._incarnation, self._endpoints(), self._rack, log_dirs_run=run, log_dirs=last_runs
+        )  # fmt: skip
+
+    def _started_twice(self) -> StartError:
+        return StartError(f"another broker with id {self._id} was started; two brokers cannot have the same id")
 
     async def _wait_for_earlier_process(self) -> None:
         """Wait until the node of an earlier process is gone. This broker deletes it if it has the same address.
@@ -171,9 +189,7 @@ class Registration:
             except Conflict as conflict:
                 node = await self._store.get(registered_path(self._id))
                 if node is None or node.version != self._run_version:
-                    raise StartError(
-                        f"another broker with id {self._id} was started; two brokers cannot have the same id"
-                    ) from conflict
+                    raise self._started_twice() from conflict
                 stale = await self._store.get(path)
                 if stale is not None and incarnation_of(stale.value) == self._incarnation:
                     # Created by this process: in an earlier session, or the answer was lost.
@@ -246,3 +262,18 @@ class Registration:
             pass  # the controller was faster: it has seen that this broker no longer listens
         except StoreError as error:
             log.warning("the registration could not be deleted error=%s", error)
+
+
+def _incarnation_of(node: Node) -> bytes:
+    try:
+        return incarnation_of(node.value)
+    except MALFORMED:
+        return b""
+
+
+def dirs_of_last_run(node: Node) -> RegisteredDirs:
+    """Return the log directories in /brokers/registered/N. No directory is recognised if the node is malformed."""
+    try:
+        return registered_dirs_of(node.value)
+    except MALFORMED:
+        return RegisteredDirs("", {})

@@ -12,7 +12,7 @@
                                     "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "rack": null,
                                     "timestamp": "1700000000000", "features": {}, "incarnation": "..."}
     /brokers/registered/N          {"version": 1, "incarnation": "...", "endpoints": ["PLAINTEXT://h:9092"],
-                                    "rack": null}
+                                    "rack": null, "log_dirs_run": "...", "log_dirs": {"<directory id>": "..."}}
     /controller                    ephemeral {"version": 1, "brokerid": 1, "timestamp": "1700000000000"}
     /controller_epoch              {"version": 1, "broker": 1}; its version is the controller epoch
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
@@ -36,6 +36,8 @@ that needs neither column is written in version 2.
 
 A broker replaces /brokers/registered/N at every start, before anything else. Each multi that adds broker N to an ISR
 checks the version of this node, so that an addition conflicts if it is based on an earlier run of the broker (KIP-903).
+``log_dirs`` has each log directory with the incarnation of the last run that used it, and ``log_dirs_run`` is the last
+run whose directories were written there: the broker writes both after it has marked the logs that are lost.
 A broker becomes controller in one multi that creates /controller and puts /controller_epoch. Each multi with an
 automatic decision of the controller checks the version of /controller_epoch, so that a former controller changes
 nothing.
@@ -164,15 +166,20 @@ def broker_json(
     )
 
 
-def registered_json(incarnation: bytes, endpoints: Sequence[Endpoint] = (), rack: str | None = None) -> bytes:
+def registered_json(
+    incarnation: bytes, endpoints: Sequence[Endpoint] = (), rack: str | None = None, *,
+    log_dirs_run: str | None = None, log_dirs: Mapping[str, str] | None = None,
+) -> bytes:  # fmt: skip
     """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start.
 
     ``endpoints`` and ``rack`` are those of /brokers/ids/N, which is deleted when the broker stops. Earlier releases
-    wrote neither of them.
+    wrote neither of them, nor the log directories.
     """
     value: dict[str, Any] = {"version": 1, "incarnation": incarnation.hex()}
     if endpoints:
         value |= {"endpoints": [str(endpoint) for endpoint in endpoints], "rack": rack}
+    if log_dirs_run is not None:
+        value |= {"log_dirs_run": log_dirs_run, "log_dirs": dict(log_dirs or {})}
     return to_json(value)
 
 

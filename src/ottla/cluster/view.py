@@ -176,6 +176,15 @@ class RegisteredBroker(NamedTuple):
         return next((each for each in self.endpoints if each.name == listener), None)
 
 
+class RegisteredDirs(NamedTuple):
+    """The log directories of a broker in /brokers/registered/N."""
+
+    #: incarnation of the last run whose directories are known
+    run: str
+    #: by directory id: incarnation of the last run that used the directory
+    last_runs: Mapping[str, str]
+
+
 class ControllerView(NamedTuple):
     """The broker that is the controller."""
 
@@ -270,6 +279,16 @@ def _registered_broker_of(value: bytes) -> RegisteredBroker | None:
         return None
     rack = data.get("rack")
     return RegisteredBroker(tuple(map(parse_endpoint, data["endpoints"])), None if rack is None else str(rack))
+
+
+def registered_dirs_of(value: bytes) -> RegisteredDirs:
+    """Return the log directories in the value of /brokers/registered/N. Raise one of MALFORMED.
+
+    A broker of an earlier release wrote none: its directories are recognised by its incarnation.
+    """
+    data = json.loads(value)
+    dirs = {str(each): str(run) for each, run in data.get("log_dirs", {}).items()}
+    return RegisteredDirs(str(data["log_dirs_run"] if "log_dirs_run" in data else data["incarnation"]), dirs)
 
 
 def _metric_name(topic: str) -> str:

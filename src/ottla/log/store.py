@@ -25,16 +25,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 
 from crc32c import crc32c
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
 from ottla.env.tasks import Threads
+from ottla.log.directories import META, CheckpointedOffsets, DirContent, LogDir, read_meta
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.folders import METADATA, free_stray_name, partition_of, topic_id_in, write_topic_id
 from ottla.log.log import Log
-from ottla.log.log_starts import LogStarts, Offsets, first_segment, starts_of
+from ottla.log.log_starts import Offsets, first_segment, starts_of
 from ottla.log.moving import FUTURE, FutureLog
 from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
@@ -49,7 +49,6 @@ START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_STOP = ".kafka_cleanshutdown"
-META = "meta.properties"
 LOCK = ".lock"
 #: more logs than this are flushed in threads at the stop
 _FLUSH_HERE_MAX = 16
@@ -66,79 +65,8 @@ class PartitionSpec:
     settings: TopicSettings
     #: whether other brokers have replicas, from which lost records can be fetched
     replicated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointedOffsets:
-    """The offsets of one log in the checkpoints of its directory; None if a checkpoint has no entry for it."""
-
-    recovery_point: int | None
-    start: int | None
-    high_watermark: int | None
-    cleaner: int | None
-
-
-class LogDir:
-    """One log directory."""
-
-    def __init__(self, path: str, lock_fd: int) -> None:
-        self.path = path
-        self.lock_fd = lock_fd
-        self.offline = False
-        #: False while the disk has less free space than `log.dir.free.bytes.min`
-        self.has_room = True
-        self.logs: dict[TopicPartition, Log] = {}
-        #: checkpointed offsets of the logs that are offline because they could not be read
-        self.unreadable: dict[TopicPartition, CheckpointedOffsets] = {}
-        #: contents of the high watermark checkpoint, or of its next version
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        #: the largest offset that a checkpoint on disk may hold for each partition; no entry if that is 0
-        self.checkpointed: dict[TopicPartition, int] = {}
-        #: the offset below which each log was compacted
-        self.cleaner_offsets: dict[TopicPartition, int] = {}
-        #: contents of the cleaner's checkpoint on disk; None if it cannot be read
-        self.cleaner_offsets_written: dict[TopicPartition, int] | None = {}
-        #: guards that file: a thread writes it after a compaction, the event loop when a new topic reuses a name
-        self.cleaner_file = Lock()
-        self.starts = LogStarts(path)
-
-    def note_checkpointed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record that a checkpoint on disk may hold these offsets."""
-        known = self.checkpointed
-        for name, offset in offsets.items():
-            if offset > known.get(name, 0):
-                known[name] = offset
-
-
-def read_meta(disk: Disk, path: str) -> dict[str, str]:
-    """Return the directory's ``meta.properties``, empty if there is none. Raise StartError if it names no cluster."""
-    data = disk.read_file(os.path.join(path, META))
-    if data is None:
-        return {}
-    lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if "=" in line)
-    meta = {name.strip(): value.strip() for name, _, value in lines}
-    if "cluster.id" not in meta:
-        raise StartError(
-            f"{os.path.join(path, META)} is damaged, it names no cluster; restore it from a backup, or move it away: "
-            "a broker that finds its own metadata there writes a new one"
-        )
-    return meta
-
-
-def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -> None:
-    """Raise StartError if the directory belongs to another cluster or broker. Change no file."""
-    meta = read_meta(disk, path)
-    owner_cluster, owner_id = meta.get("cluster.id"), meta.get("node.id", meta.get("broker.id"))
-    if owner_cluster is not None and owner_cluster != cluster_id:
-        raise StartError(
-            f"data directory {path} belongs to cluster {owner_cluster}, not to {cluster_id or 'this new one'}; "
-            "choose another --data directory, or move this one away if you no longer need it"
-        )
-    if owner_id is not None and owner_id != str(broker_id):
-        raise StartError(
-            f"data directory {path} belongs to broker {owner_id}, not to {broker_id}; start with --id {owner_id} "
-            "or choose another --data directory"
-        )
+    #: whether the metadata say that the log of this broker is lost
+    is_lost: bool = False
 
 
 class LogStore:
@@ -150,12 +78,14 @@ class LogStore:
         self._paths = list(paths)
         self.dirs: list[LogDir] = []
         self.logs: dict[TopicPartition, Log] = {}
+        #: the logs that `load` created because it found no folder
+        self.created: set[TopicPartition] = set()
+        #: those of them that had records before
+        self.lost: set[TopicPartition] = set()
         #: directories that were chosen for logs that do not exist yet
         self._preferred: dict[TopicPartition, LogDir] = {}
         #: whether each directory is new or its last stop was clean
         self.was_clean = True
-        #: whether the last stop of each directory was clean; one without logs may have lost them in a power failure
-        self.has_clean_stops = True
         #: called when a sealed segment, or the log start checkpoint, could not be synced
         self.on_dir_failed: Callable[[LogDir, OSError], None] = lambda *_: None
         #: called when ``synced_start_offset`` of a log has advanced
@@ -175,11 +105,18 @@ class LogStore:
                 )
             self.dirs.append(LogDir(path, lock_fd))
 
-    def write_meta(self, cluster_id: str, broker_id: int, directory_id: Callable[[], str]) -> None:
-        """Write ``meta.properties``, which names the owner, into each new directory."""
+    def write_meta(self, cluster_id: str, broker_id: int, directory_id: Callable[[str], str]) -> None:
+        """Write ``meta.properties``, which names the owner, into each new directory.
+
+        ``directory_id`` returns the id of a directory that has none in this file, by its path.
+        """
         for directory in self.dirs:
-            if not read_meta(self._disk, directory.path):
-                text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory_id()}\n"
+            meta = read_meta(self._disk, directory.path)
+            directory.directory_id = meta.get("directory.id") or directory_id(directory.path)
+            if not meta:
+                text = (
+                    f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory.directory_id}\n"
+                )
                 self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
                 # The directory itself may be new, so sync its parent. Skip a parent that the process may not open.
                 try:
@@ -191,6 +128,7 @@ class LogStore:
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
         """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks."""
         high_watermarks: dict[TopicPartition, int] = {}
+        dir_of_duplicate = self._choose_duplicates(specs)
         for directory in self.dirs:
             path = directory.path
             for file in self._disk.listdir(path):
@@ -200,7 +138,7 @@ class LogStore:
                     self._disk.remove(os.path.join(path, file))
             clean = self._read_clean_stop(path)
             self.was_clean &= clean is not None or not self._has_logs(path)
-            self.has_clean_stops &= clean is not None
+            directory.has_clean_stop = clean is not None
             recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
             start_offsets = self._read_checkpoint(path, START_OFFSETS)
             directory.note_checkpointed(recovery_points)
@@ -214,10 +152,9 @@ class LogStore:
                 name = partition_of(folder)
                 if folder.endswith(("-delete", FUTURE)):
                     self._remove_folder(os.path.join(path, folder))
-                elif name in self.logs and name in specs:
-                    # A broker that moved the log ended between two renames. Both logs have the same batches.
+                elif name is not None and dir_of_duplicate.get(name, path) != path:
                     self._set_aside(path, folder, "moved")
-                elif name is not None and (spec := specs.get(name)) is not None and name not in self.logs:
+                elif name is not None and (spec := specs.get(name)) is not None:
                     offsets = CheckpointedOffsets(
                         recovery_point=recovery_points.get(name), start=start_offsets.get(name),
                         high_watermark=marks.get(name),
@@ -243,7 +180,33 @@ class LogStore:
         for name, spec in specs.items():
             if name not in self.logs:
                 self.create(spec)
+                self.created.add(name)
         return high_watermarks
+
+    def _choose_duplicates(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, str]:
+        """Return the directory to use for each log that has folders in several.
+
+        A broker that moves a log may end between two renames: then both logs have the same batches. Or a directory was
+        absent for some time, and its logs were begun anew in others: the log of the directory that has come back is
+        complete only if the metadata still say that the replica is lost. If it is not, the newer log is. Or one of the
+        folders belongs to an earlier topic with the same name.
+        """
+        found: dict[TopicPartition, list[LogDir]] = {}
+        for directory in self.dirs if len(self.dirs) > 1 else ():
+            for folder in self._disk.listdir(directory.path):
+                if (name := partition_of(folder)) is not None and name in specs:
+                    found.setdefault(name, []).append(directory)
+
+        def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int]:
+            file = os.path.join(directory.path, str(spec.name), METADATA)
+            has_id = topic_id_in(read_derived_file(self._disk, file)) == topic_id_text(spec.topic_id)
+            return has_id, spec.is_lost and directory.content is DirContent.RETURNED, directory.content
+
+        return {
+            name: max(directories, key=lambda each, spec=specs[name]: rank(each, spec)).path  # type: ignore[misc]
+            for name, directories in found.items()
+            if len(directories) > 1
+        }
 
     def _open(
         self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, offsets: CheckpointedOffsets
@@ -296,8 +259,10 @@ class LogStore:
             return True
         if found is not None:
             self._set_aside(directory.path, folder, found)
-        elif spec.replicated or self._has_identified_folder(folder, spec):
+        elif spec.replicated:
             self._set_aside(directory.path, folder, "unidentified")
+            if directory.has_clean_stop:
+                self.lost.add(spec.name)  # the file was damaged, and the log may have had records
             log.error(
                 "folder without a complete topic id is not used, the log is copied from other replicas; if they lack "
                 "its records, stop the broker, write the topic id into %s and rename the folder back path=%s", METADATA,
@@ -310,11 +275,6 @@ class LogStore:
             )  # fmt: skip
             return False
         return None
-
-    def _has_identified_folder(self, folder: str, spec: PartitionSpec) -> bool:
-        """Return whether a folder in any log directory has the name ``folder`` and the id of the topic."""
-        files = [os.path.join(directory.path, folder, METADATA) for directory in self.dirs]
-        return topic_id_text(spec.topic_id) in [topic_id_in(read_derived_file(self._disk, file)) for file in files]
 
     def _complete_topic_id(self, path: str, spec: PartitionSpec) -> None:
         """Write the topic id into a folder without one, so that a later topic with the same name does not use it."""
@@ -345,7 +305,8 @@ class LogStore:
     def create(self, spec: PartitionSpec) -> Log:
         """Create an empty log in its preferred directory, or in the one with the fewest logs, and return it.
 
-        Raise OSError if no directory is online. No file is written before the first append.
+        Raise OSError if no directory is online. No file is written before the first append. If there are several
+        directories, the folder is created at once: a log without a folder was then in a directory that is missing.
         """
         usable = [directory for directory in self.dirs if not directory.offline]
         if not usable:
@@ -355,7 +316,13 @@ class LogStore:
         folder = os.path.join(directory.path, str(spec.name))
         made = self._empty_log(folder, spec)
         made.make_folder = partial(self._make_folder, directory, spec)
-        return self._add(directory, made)
+        self._add(directory, made)
+        if len(self.dirs) > 1:
+            try:
+                made.make_folder_if_new()
+            except OSError as error:
+                log.warning("folder cannot be created before the first append path=%s error=%s", folder, error)
+        return made
 
     def _empty_log(self, folder: str, spec: PartitionSpec) -> Log:
         return Log(
@@ -448,7 +415,8 @@ class LogStore:
             raise
         try:
             self._disk.fsync_dir(target.path)
-            self._disk.rename(current.directory, removed)
+            if current.make_folder is None:
+                self._disk.rename(current.directory, removed)
             # Only now is the log gone, also after a power failure. Nothing was appended since the copy was complete.
             self._disk.fsync_dir(source.path)
         except OSError as error:
@@ -458,20 +426,9 @@ class LogStore:
         future.rename_to(path)
         _forget(source, name)
         _abandon(current)
-        self._remove_folder(removed)
+        if current.make_folder is None:
+            self._remove_folder(removed)
         return self._add(target, copy)
-
-    def recreate(self, current: Log, directory: LogDir, topic_id: bytes) -> Log:
-        """Let an empty log in another directory take the place of a log that has no files yet, and return it."""
-        assert current.make_folder is not None
-        _forget(self.dir_of(current), current.name)
-        _abandon(current)
-        self.prefer(current.name, directory)
-        spec = PartitionSpec(name=current.name, topic_id=topic_id, settings=current.settings)
-        made = self.create(spec)
-        made.appended_bytes, made.inline_budget = current.appended_bytes, current.inline_budget
-        made.become_leader(current.leader_epoch)
-        return made
 
     def _remove_folder(self, path: str) -> None:
         def work() -> None:

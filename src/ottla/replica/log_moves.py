@@ -18,8 +18,8 @@ from collections.abc import Callable
 from functools import partial
 
 from ottla.env.tasks import Threads
+from ottla.log.directories import LogDir
 from ottla.log.moving import FutureLog
-from ottla.log.store import LogDir
 from ottla.model.errors import CorruptMessage, OffsetOutOfRange, UnexpectedAppendOffset
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
@@ -58,11 +58,6 @@ class LogMoves:
         if current is not None and current.directory is directory:
             return
         self.cancel(partition)
-        if partition.log.make_folder is not None:
-            self.replicas.replace_log(
-                partition, self.replicas.store.recreate(partition.log, directory, partition.topic_id)
-            )
-            return
         self._moves[partition] = LogMove(self, partition, directory)
 
     def cancel(self, partition: Partition) -> None:

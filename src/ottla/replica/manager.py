@@ -25,12 +25,13 @@ from ottla.env.clock import Clock
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
 from ottla.env.tasks import Threads
 from ottla.log.compaction import Compactor, plan_compaction
+from ottla.log.directories import LogDir
 from ottla.log.log import Log
 from ottla.log.opener import Opener
 from ottla.log.opening import TURN_US_MAX, InlineBudget
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import SyncJob
-from ottla.log.store import LogDir, LogStore, PartitionSpec
+from ottla.log.store import LogStore, PartitionSpec
 from ottla.model.errors import (
     ErrorCode,
     NotLeaderOrFollower,

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
-from ottla.cluster.registration import Lease, Registration
+from ottla.cluster.registration import Lease, Registration, dirs_of_last_run
 from ottla.cluster.schema import broker_json, broker_path, incarnation_of, ops_create_skeleton, registered_path
-from ottla.cluster.store import Delete, MetadataStore
+from ottla.cluster.store import Delete, MetadataStore, Node
+from ottla.cluster.view import RegisteredDirs
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 
@@ -53,7 +54,8 @@ async def opened(place: Simulated, client: str) -> MetadataStore:
 async def started(place: Simulated, client: str = "broker", run: bytes = b"1") -> tuple[Registration, MetadataStore]:
     store = await opened(place, client)
     made = registration(place, store, run)
-    await made.begin_run()
+    node = await store.get(registered_path(ID))
+    await made.begin_run(None if node is None else dirs_of_last_run(node))
     await made.register()
     return made, store
 
@@ -95,16 +97,32 @@ def test_broker_epoch_is_the_change_that_created_the_node() -> None:
     place.run(main())
 
 
-def test_each_run_replaces_the_incarnation_and_returns_the_one_before() -> None:
+def test_each_run_replaces_the_incarnation_and_keeps_the_directories_until_it_writes_its_own() -> None:
     place = Simulated()
 
     async def main() -> None:
         store = await opened(place, "broker")
-        assert await registration(place, store, b"1").begin_run() is None
-        assert await registration(place, store, b"2").begin_run() == b"1"
-        node = await store.get(registered_path(ID))
-        assert node is not None
-        assert (node.version, incarnation_of(node.value)) == (1, b"2")
+
+        async def node() -> Node:
+            found = await store.get(registered_path(ID))
+            assert found is not None
+            return found
+
+        first = registration(place, store, b"1")
+        await first.begin_run(None)
+        assert dirs_of_last_run(await node()) == (b"1".hex(), {})
+        await first.write_dirs(RegisteredDirs(b"1".hex(), {"A": b"1".hex()}))
+        last = dirs_of_last_run(await node())
+        assert last == (b"1".hex(), {"A": b"1".hex()})
+        second = registration(place, store, b"2")
+        await second.begin_run(last)
+        assert incarnation_of((await node()).value) == b"2"
+        assert dirs_of_last_run(await node()) == last
+        with pytest.raises(StartError, match="another broker with id 3"):
+            await first.write_dirs(last)
+        await second.write_dirs(RegisteredDirs(b"2".hex(), {}))
+        with pytest.raises(StartError, match="another broker with id 3"):
+            await registration(place, store, b"3").begin_run(last)
 
     place.run(main())
 
@@ -132,7 +150,7 @@ def test_broker_with_the_id_of_a_running_one_is_refused() -> None:
         keeping = asyncio.create_task(first.keep())
         other = registration(place, await opened(place, "other"), b"2", THERE)
         with pytest.raises(StartError, match="id 3 is already registered"):
-            await other.begin_run()
+            await other.begin_run(None)
         keeping.cancel()
 
     place.run(main())
@@ -183,7 +201,7 @@ def test_broker_that_is_alone_registers_again_after_its_session_has_expired() ->
 
     async def main() -> None:
         made = registration(place, await opened(place, "broker"), session_s=None)
-        await made.begin_run()
+        await made.begin_run(None)
         await made.register()
         keeping = asyncio.create_task(made.keep())
         await asyncio.sleep(1.0)
@@ -229,7 +247,7 @@ def test_answer_of_the_registration_is_lost() -> None:
     async def main() -> None:
         store = await opened(place, "broker")
         made = registration(place, store)
-        await made.begin_run()
+        await made.begin_run(None)
         place.lose_answer("broker", applied=True)
         registering = asyncio.create_task(made.register())
         await registering

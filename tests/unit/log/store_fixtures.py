@@ -57,7 +57,7 @@ class StoreFixture:
 
     def start(self, *specs: PartitionSpec) -> LogStore:
         self.store.lock()
-        self.store.write_meta("cluster", 1, lambda: "directory")
+        self.store.write_meta("cluster", 1, lambda _: "directory")
         self.store.load({each.name: each for each in specs})
         self.threads.run()
         return self.store

@@ -151,7 +151,7 @@ def test_folder_without_a_topic_id_is_set_aside_if_another_directory_has_the_log
     fixture = StoreFixture(disk, first, second)
     fixture.start(spec())
     assert fixture.log().directory == f"{second}/orders-0"
-    assert folders(disk, first) == {"orders-0.unidentified-stray"}
+    assert folders(disk, first) == {"orders-0.moved-stray"}
     fixture.abandon()
 
 

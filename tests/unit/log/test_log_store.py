@@ -11,16 +11,8 @@ import pytest
 from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, offsets, stored, sync, topic, write
 from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
-from ottla.log.store import (
-    CLEAN_STOP,
-    HIGH_WATERMARKS,
-    META,
-    RECOVERY_POINTS,
-    START_OFFSETS,
-    LogDir,
-    check_owner,
-    read_meta,
-)
+from ottla.log.directories import META, LogDir, check_owner, read_meta
+from ottla.log.store import CLEAN_STOP, HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from ottla.model.errors import StartError
 from ottla.model.types import TopicPartition, topic_id_text
 from ottla.testing.disk import MemoryDisk
@@ -75,7 +67,7 @@ def test_new_directory_is_signed_once(disk: MemoryDisk, tmp_path: Path) -> None:
     assert meta == {"version": "1", "cluster.id": "cluster", "node.id": "1", "directory.id": "directory"}
     fixture = StoreFixture(disk, tmp_path)
     fixture.store.lock()
-    fixture.store.write_meta("another", 2, lambda: "other")
+    fixture.store.write_meta("another", 2, lambda _: "other")
     fixture.abandon()
     assert read_meta(disk, str(tmp_path)) == meta
 

@@ -171,8 +171,9 @@ def test_producers_transactions_epochs_and_log_start_move_too(fixture: MoveFixtu
     assert (booted.log().log_start_offset, booted.log().log_end_offset) == (1, 5)
 
 
-def test_log_without_files_is_created_in_the_other_directory(fixture: MoveFixture) -> None:
+def test_log_without_records_is_moved(fixture: MoveFixture) -> None:
     fixture.moves.start(fixture.partition, fixture.second)
+    fixture.run()
     assert fixture.fixture.store.dir_of(fixture.partition.log) is fixture.second
     fixture.write(2)
     assert (fixture.dirs(), fixture.bases()) == ([[], ["orders-0"]], [0, 1])

@@ -110,7 +110,7 @@ def test_process_compacts_a_large_log_while_the_loop_goes_on(tmp_path: Path, mon
         threads = ThreadPool(asyncio.get_running_loop(), 2, "test")
         store = LogStore(RealDisk(), [str(tmp_path)], threads)
         store.lock()
-        store.write_meta("cluster", 1, lambda: "directory")
+        store.write_meta("cluster", 1, lambda _: "directory")
         store.load({})
         manager = ReplicaManager(
             broker_id=1, clock=SystemClock(), disk=RealDisk(), store=store, threads=threads, free_bytes_min=0,

@@ -1,0 +1,106 @@
+"""One log directory: the cluster and the broker that own it, and what is known of the logs in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from threading import Lock
+
+from ottla.env.disk import Disk
+from ottla.log.log import Log
+from ottla.log.log_starts import LogStarts
+from ottla.model.errors import StartError
+from ottla.model.types import TopicPartition
+
+META = "meta.properties"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointedOffsets:
+    """The offsets of one log in the checkpoints of its directory; None if a checkpoint has no entry for it."""
+
+    recovery_point: int | None
+    start: int | None
+    high_watermark: int | None
+    cleaner: int | None
+
+
+class DirContent(IntEnum):
+    """What a log directory contained when the broker started."""
+
+    #: new, wiped or an older copy: its logs may lack records
+    UNKNOWN = 0
+    #: the logs of an earlier run: the last run did not have this directory
+    RETURNED = 1
+    #: the logs of the last run
+    CURRENT = 2
+
+
+class LogDir:
+    """One log directory."""
+
+    def __init__(self, path: str, lock_fd: int) -> None:
+        self.path = path
+        self.lock_fd = lock_fd
+        #: random, in ``meta.properties``; directories of other releases may lack it there
+        self.directory_id = ""
+        self.content = DirContent.CURRENT
+        #: whether the last stop was clean; without one, a power failure may have taken whole logs
+        self.has_clean_stop = False
+        self.offline = False
+        #: False while the disk has less free space than `log.dir.free.bytes.min`
+        self.has_room = True
+        self.logs: dict[TopicPartition, Log] = {}
+        #: checkpointed offsets of the logs that are offline because they could not be read
+        self.unreadable: dict[TopicPartition, CheckpointedOffsets] = {}
+        #: contents of the high watermark checkpoint, or of its next version
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        #: the largest offset that a checkpoint on disk may hold for each partition; no entry if that is 0
+        self.checkpointed: dict[TopicPartition, int] = {}
+        #: the offset below which each log was compacted
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
+        #: contents of the cleaner's checkpoint on disk; None if it cannot be read
+        self.cleaner_offsets_written: dict[TopicPartition, int] | None = {}
+        #: guards that file: a thread writes it after a compaction, the event loop when a new topic reuses a name
+        self.cleaner_file = Lock()
+        self.starts = LogStarts(path)
+
+    def note_checkpointed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Record that a checkpoint on disk may hold these offsets."""
+        known = self.checkpointed
+        for name, offset in offsets.items():
+            if offset > known.get(name, 0):
+                known[name] = offset
+
+
+def read_meta(disk: Disk, path: str) -> dict[str, str]:
+    """Return the directory's ``meta.properties``, empty if there is none. Raise StartError if it names no cluster."""
+    data = disk.read_file(os.path.join(path, META))
+    if data is None:
+        return {}
+    lines = (line.partition("=") for line in data.decode(errors="replace").splitlines() if "=" in line)
+    meta = {name.strip(): value.strip() for name, _, value in lines}
+    if "cluster.id" not in meta:
+        raise StartError(
+            f"{os.path.join(path, META)} is damaged, it names no cluster; restore it from a backup, or move it away: "
+            "a broker that finds its own metadata there writes a new one"
+        )
+    return meta
+
+
+def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -> None:
+    """Raise StartError if the directory belongs to another cluster or broker. Change no file."""
+    meta = read_meta(disk, path)
+    owner_cluster, owner_id = meta.get("cluster.id"), meta.get("node.id", meta.get("broker.id"))
+    if owner_cluster is not None and owner_cluster != cluster_id:
+        raise StartError(
+            f"data directory {path} belongs to cluster {owner_cluster}, not to {cluster_id or 'this new one'}; "
+            "choose another --data directory, or move this one away if you no longer need it"
+        )
+    if owner_id is not None and owner_id != str(broker_id):
+        raise StartError(
+            f"data directory {path} belongs to broker {owner_id}, not to {broker_id}; start with --id {owner_id} "
+            "or choose another --data directory"
+        )
