@@ -136,7 +136,7 @@ class SimulatedClock:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.monotonic = loop.time
+        self.monotonic = self.since_boot = loop.time
         self.offset_ms = 0
 
     def wall_ms(self) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sim_campaign import run_seed
 from sim_log import LogWorld
-from sim_planted import Planted, find
+from sim_planted import OF_ONE_LOG, Planted, find
 from sim_world import World
 
 from ottla.replica.partition import Partition
@@ -92,7 +92,8 @@ def test_different_seeds_give_different_runs() -> None:
 ])  # fmt: skip
 def test_planted_bug_is_found(name: str) -> None:
     """Some of the bugs that are found soon; `make sim-planted` plants all of them."""
-    assert find(name, range(1, 11)) is not None
+    # A run of one log takes milliseconds, and few of them have a sync during a truncation.
+    assert find(name, range(1, 101 if name in OF_ONE_LOG else 11)) is not None
 
 
 def test_planted_bug_is_removed_again() -> None:

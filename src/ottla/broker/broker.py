@@ -657,13 +657,13 @@ class Broker:
     def _check_lease(self) -> None:
         """Stop to lead and to coordinate if this process was paused for longer than its lease."""
         if self._leased is not None:
-            self._leased.check_lease(self._clock.monotonic())
+            self._leased.check_lease(self._clock.since_boot())
 
     def _write_turn(self) -> bool:
         """Write the batches of this turn. Return False if that failed unexpectedly and the broker must stop."""
         try:
             if self._leased is not None:
-                self._leased.check_lease(self._clock.monotonic())
+                self._leased.check_lease(self._clock.since_boot())
             self.replicas.write_turn()
         except Exception:  # after a bug here, a reply could acknowledge a batch that was not written
             log.critical("writing failed in an unforeseen way", exc_info=True)

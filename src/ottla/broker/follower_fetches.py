@@ -10,14 +10,19 @@ from ottla.wire.fetch import FetchPartition, FetchRequest
 
 
 def note_fetch(
-    replicas: ReplicaManager, request: FetchRequest, session: FetchSession | None, *, by_id: bool, now: float
-) -> None:
-    """Note the offsets in a follower's fetch."""
+    replicas: ReplicaManager, request: FetchRequest, session: FetchSession | None, *, by_id: bool, now: float,
+    is_recent: bool,
+) -> None:  # fmt: skip
+    """Note the offsets in a follower's fetch. ``is_recent``: it was not sent before this process was paused."""
     for topic, rows in request.topics:
         for row in rows:
             try:
                 partition = replicas.leader_of(topic, row.partition, row.current_leader_epoch, by_id=by_id)
             except KafkaError:
+                if is_recent:
+                    replicas.note_refused(
+                        topic, row.partition, row.current_leader_epoch, request.replica_id, by_id=by_id
+                    )
                 continue  # the read of the partition answers with this error
             follower = partition.followers.get(request.replica_id)
             if follower is None or request.replica_epoch < follower.broker_epoch:

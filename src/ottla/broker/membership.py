@@ -54,7 +54,7 @@ from ottla.model.features import FEATURES
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients, Unreachable
 from ottla.replica.fetcher import ReplicaFetchers
-from ottla.replica.isr import may_lead_without_store
+from ottla.replica.isr import may_lead_again_without_store, may_lead_without_store
 from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Membership:
         self._is_leaving = False
         self._is_reporting = False
         self._silence_check_due = self._sync_due = 0.0
-        self._lease_checked_at = services.clock.monotonic()
+        self._lease_checked_at = services.clock.since_boot()
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Membership:
 
     def check_replicas(self, now: float) -> None:
         """Look at the lease and at the replicas of this broker. Called every CHECK_S."""
-        self.check_lease(now)
+        self.check_lease(self._services.clock.since_boot())
         if self._is_lease_over:
             self._services.replicas.complete_confirmed()
         else:
@@ -345,44 +345,61 @@ class Membership:
     def _may_control(self) -> bool:
         if self._is_leaving:
             return False
-        return self.registration.epoch >= 0 and self._services.clock.monotonic() < self.registration.lease.until
+        return self.registration.epoch >= 0 and self._services.clock.since_boot() < self.registration.lease.until
 
     def check_lease(self, now: float) -> None:
         """Called at the end of each turn, before anything is acknowledged, before a coordinator reads its state, and
-        every CHECK_S.
+        every CHECK_S. ``now`` is ``Clock.since_boot``.
         """
         has_stalled = now - self._lease_checked_at > _SILENCE_S
         self._lease_checked_at = now
         is_over = now >= self.registration.lease.until
-        # A process that was paused finds old requests of its followers in its sockets: they do not prove that the
-        # followers still follow it.
-        silence_s = -math.inf if has_stalled and not self._is_lease_over else _SILENCE_S
         if is_over != self._is_lease_over:
             self._is_lease_over = is_over
             log.warning("the lease of this broker %s", "is over" if is_over else "is valid again")
             self._services.replicas.set_lease(is_over=is_over)
             if not is_over:
                 self._lead_again()
-        if is_over and now >= self._silence_check_due:
+        if is_over and (has_stalled or now >= self._silence_check_due):
             self._silence_check_due = now + _SILENCE_S / 5
-            suspended = [
-                partition for partition in self._services.replicas.replicated()
-                if partition.role is Role.LEADER and not may_lead_without_store(partition, silence_s, now)
-            ]  # fmt: skip
-            for partition in suspended:
-                self._services.replicas.suspend(partition)
-            if suspended:
-                self._services.is_cut_off = True
-                self._roles_changed()
+            self._check_silence(has_stalled=has_stalled)
+
+    def _check_silence(self, *, has_stalled: bool) -> None:
+        """Stop to lead partitions whose in-sync replicas are silent. Lead those again whose replicas are not."""
+        services, now = self._services, self._services.clock.monotonic()
+        replicas = services.replicas
+        if has_stalled:
+            # A process that was paused finds old requests of its followers in its sockets: they do not prove that the
+            # followers still follow it.
+            replicas.distrust_fetches()
+        silence_s = -math.inf if has_stalled else _SILENCE_S
+        suspended = resumed = 0
+        for partition in replicas.replicated():
+            if partition.role is Role.LEADER:
+                if not may_lead_without_store(partition, silence_s, now):
+                    replicas.suspend(partition)
+                    suspended += 1
+            elif self.registration.epoch >= 0 and may_lead_again_without_store(partition, silence_s, now):
+                self._apply_view(partition)
+                resumed += partition.leader_id == partition.broker_id
+        if suspended or resumed:
+            log.warning("leaders without the metadata store stopped=%d resumed=%d", suspended, resumed)
+            services.is_cut_off = any(partition.suspended is not None for partition in replicas.replicated())
+            self._roles_changed()
+
+    def _apply_view(self, partition: Partition) -> None:
+        """Give a partition the role that the view says."""
+        services = self._services
+        topic = services.view.topics.get(partition.name.topic)
+        if topic is not None and topic.topic_id == partition.topic_id:
+            services.replicas.apply_state(partition, self._role_of(topic.partitions[partition.name.partition]))
 
     def _lead_again(self) -> None:
         """Give the partitions that were suspended the roles that the view says."""
         services = self._services
         services.is_cut_off = False
         for partition in services.replicas.replicated():
-            topic = services.view.topics.get(partition.name.topic)
-            if topic is not None and topic.topic_id == partition.topic_id:
-                services.replicas.apply_state(partition, self._role_of(topic.partitions[partition.name.partition]))
+            self._apply_view(partition)
         self._follow(services.replicas.replicated())
         self._roles_changed()
 

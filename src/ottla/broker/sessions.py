@@ -188,7 +188,7 @@ class FetchSession:
     """What one client fetches."""
 
     __slots__ = (
-        "access_generation", "changed", "epoch", "listener", "partitions", "principal", "read_committed",
+        "access_generation", "began_at", "changed", "epoch", "listener", "partitions", "principal", "read_committed",
         "replica_id", "session_id", "topic_ids", "used_at", "waiting",
     )  # fmt: skip
 
@@ -208,7 +208,7 @@ class FetchSession:
         self.changed: dict[SessionPartition, None] = {}
         #: the fetch that waits for news, and gets all events of the partitions
         self.waiting: WaitingFetch | None = None
-        self.used_at = now
+        self.began_at = self.used_at = now
         self._add(request)
 
     def update(self, request: FetchRequest) -> None:
@@ -322,6 +322,13 @@ class FetchSessions:
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
         return session, list(session.changed), True
+
+    def end_before(self, session_id: int, time_s: float) -> bool:
+        """End the session with this id if it began before ``time_s``. Return whether it began after that."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.began_at <= time_s:
+            self._remove(session)
+        return session is not None and session.began_at > time_s
 
     def end_others(self, replica_id: int, current: FetchSession) -> None:
         """End the sessions of a follower other than ``current``: it has opened a new connection."""

@@ -62,7 +62,7 @@ class Lease:
 
     def __init__(self, session_s: float | None) -> None:
         self._length_s = session_s * _LEASE_PART if session_s is not None else None
-        #: monotonic time after which the broker has to assume that its session has expired
+        #: ``Clock.since_boot`` after which the broker has to assume that its session has expired
         self.until = float("inf") if session_s is None else float("-inf")
 
     def confirm(self, sent_at: float) -> None:
@@ -88,7 +88,7 @@ class Registration:
         self._id = broker_id
         self._incarnation = incarnation
         self._session_s = session_s
-        self._monotonic = clock.monotonic
+        self._monotonic = clock.since_boot  # a session does not wait for a machine that is suspended
         self._value = value
         self._endpoints = endpoints
         self._rack = rack

@@ -13,6 +13,7 @@ A follower leaves if it has not had all of the leader's records for ``replica.la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ottla.replica.partition import Follower, Partition
@@ -53,11 +54,28 @@ def may_lead_without_store(partition: Partition, silence_s: float, now: float) -
     """Return whether the leader is safe although it cannot reach the metadata store.
 
     Another leader can only be elected among the in-sync replicas, and stops to fetch from this one. So the leader goes
-    on while all of them fetch, or if it is the only one. While fewer than min.insync.replicas are in sync, a replica
+    on while all of them fetch, or if it is the only one. Those that it has proposed count if it does not know the
+    outcome. While fewer than min.insync.replicas are in sync, a replica
     that left the ISR may be elected too (ELR), so the leader stops.
     """
     return len(partition.isr) >= partition.min_in_sync and all(
         now - partition.followers[number].fetched_at <= silence_s
-        for number in partition.isr
+        for number in partition.maximal_isr
         if number in partition.followers
+    )
+
+
+def may_lead_again_without_store(partition: Partition, silence_s: float, now: float) -> bool:
+    """Return whether a leader that stopped to lead is as safe as one that did not: see ``may_lead_without_store``.
+
+    All other in-sync replicas have fetched again in the epoch of this leader, which they would not if they knew another
+    one. Without any other in-sync replica there is no such proof.
+    """
+    fetched_at = partition.suspended
+    others = [number for number in partition.maximal_isr if number != partition.broker_id]
+    return (
+        fetched_at is not None
+        and bool(others)
+        and len(partition.isr) >= partition.min_in_sync
+        and all(now - fetched_at.get(number, -math.inf) <= silence_s for number in others)
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -108,6 +109,9 @@ class ReplicaManager:
         self.failed: dict[Partition, None] = {}
         #: free space is checked again when ``bytes_in`` exceeds this
         self._bytes_in_at_check = self._replication_bytes_in_at_check = 0
+        #: fetches in sessions of followers that began before this time do not prove that the followers still fetch:
+        #: they may have waited in the sockets of this process while it was paused
+        self.sessions_count_from = -math.inf
         #: called when a follower's log, or a new start of it, is synced
         self.on_follower_changed: Callable[[Partition], None] = _ignore
         #: called before the log of a partition is deleted
@@ -200,9 +204,23 @@ class ReplicaManager:
 
     def suspend(self, partition: Partition) -> None:
         """Stop leading a partition, because others may lead it by now. The next ``apply_state`` ends this."""
+        self.distrust_fetches()
         partition.suspend()
         self.generation += 1
         self._waiting.pop(partition, None)
+
+    def distrust_fetches(self) -> None:
+        """Count no fetch as a proof that its sender follows this leader, unless it was sent after this moment."""
+        self.sessions_count_from = self.monotonic()
+        for partition in self._replicated:
+            if partition.suspended:
+                partition.suspended.clear()
+
+    def note_refused(self, topic: bytes, number: int, epoch: int, follower: int, *, by_id: bool) -> None:
+        """Note the fetch of a follower that was refused, if that is because this leader has stopped to lead."""
+        partition = (self.topics_by_id if by_id else self.topics).get(topic, _NOWHERE).get(number)
+        if partition is not None and partition.suspended is not None and partition.leader_epoch == epoch:
+            partition.suspended[follower] = self.monotonic()
 
     def remove_topic(self, name: bytes, unique: Callable[[], str]) -> None:
         """Stop serving a topic and delete its logs; a thread deletes the files."""

@@ -146,6 +146,10 @@ class Follower:
             self._fetched_at = self.fetched_at
             self._session = None
 
+    def note_alive(self, fetched_at: float) -> None:
+        """The follower sent a fetch at this time, which was refused."""
+        self._fetched_at = max(self._fetched_at, fetched_at)
+
     def note_appended(self) -> None:
         """Records were appended after the follower had fetched all others: it had everything at its last fetch."""
         self.caught_up_at = max(self.caught_up_at, self.fetched_at)
@@ -170,8 +174,8 @@ class Partition:
         "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch",
         "leader_high_watermark", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers",
         "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
-        "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "unconfirmed", "waiting", "writable",
-        "written",
+        "suspended", "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "unconfirmed", "waiting",
+        "writable", "written",
     )  # fmt: skip
 
     def __init__(
@@ -206,6 +210,8 @@ class Partition:
         self.proposed_isr: tuple[int, ...] | None = None
         #: whether this broker cannot reach the metadata store: then acks=1 waits for the in-sync replicas
         self.is_lease_over = False
+        #: set while this leader has stopped to lead in its epoch: the time of each follower's last fetch since then
+        self.suspended: dict[int, float] | None = None
         #: the log end offset when this broker got its role in this epoch; what a follower truncates is not included
         self.epoch_start_offset = 0
         #: the last one that this follower was told by its leader
@@ -252,17 +258,22 @@ class Partition:
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         role = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
         changed = is_new_epoch or (role is not self.role and self.role is not Role.OFFLINE)
+        fetched_at = self.suspended
         if changed and self.role is not Role.OFFLINE:
             self.role = role
             self._become_leader() if role is Role.LEADER else self._become_follower()
         if self.role is Role.LEADER:
             known, others = self.followers, [number for number in self.replicas if number != self.broker_id]
             self.followers = {number: known.get(number) or Follower(now) for number in others}
+            if changed and not is_new_epoch and fetched_at is not None:
+                for number in fetched_at.keys() & self.followers.keys():
+                    self.followers[number].note_alive(fetched_at[number])
             self.update_high_watermark()
             self.complete_writers()
         return changed
 
     def _become_leader(self) -> None:
+        self.suspended = None
         self.log.become_leader(self.leader_epoch)
         self.epoch_start_offset = self.log.log_end_offset
         self.followers = {}
@@ -270,7 +281,7 @@ class Partition:
         self.release_readers()  # they sent an older leader epoch
 
     def _become_follower(self) -> None:
-        self.followers = {}
+        self.followers, self.suspended = {}, None
         self.epoch_start_offset, self.leader_high_watermark = self.log.log_end_offset, 0
         self._set_writable()
         self.leave(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -279,11 +290,12 @@ class Partition:
         """Stop leading until the state is applied again: another broker may have been elected meanwhile."""
         self.role, self.leader_id = Role.FOLLOWER, -1
         self._become_follower()
+        self.suspended = {}
 
     def set_lease(self, *, is_over: bool) -> None:
         """Let acks=1 wait for the in-sync replicas while this broker may have been replaced as the leader."""
         self.is_lease_over = is_over
-        if is_over and self.written and len(self.isr) > 1:
+        if is_over and self.written and len(self.maximal_isr) > 1:
             written, self.written = self.written, []
             for writer in written:
                 self.wait(_COMMITTED, self.log.log_end_offset, writer)
@@ -304,7 +316,7 @@ class Partition:
             return
         until = math.inf
         if self.is_lease_over:
-            others = (self.followers[number] for number in self.isr if number in self.followers)
+            others = (self.followers[number] for number in self.maximal_isr if number in self.followers)
             until = min((follower.fetched_at for follower in others), default=math.inf)
         ready = [reader for since, reader in self.unconfirmed if since <= until]
         self.unconfirmed = [each for each in self.unconfirmed if each[0] > until]

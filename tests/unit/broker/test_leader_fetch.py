@@ -132,6 +132,32 @@ def test_follower_names_a_partition_again_whose_leader_stopped_and_goes_on_in_th
     assert leader.fetch() == []
 
 
+def test_only_a_fetch_that_was_sent_after_the_leader_stopped_proves_that_its_sender_follows(
+    leader: LeaderFixture,
+) -> None:
+    """Others may have waited in the socket while the process was paused. The id of a new session is the proof."""
+    partition = leader.partition
+    rows = {partition: row(0)}
+    leader.clock.now = 1.0
+    leader.fetch(rows, full=True)
+    leader.manager.suspend(partition)
+    leader.clock.now = 2.0
+    assert leader.reply(leader.send(rows, wait_ms=0)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    leader.fetch(rows, full=True)
+    assert partition.suspended == {}, "both may have been sent before"
+    leader.clock.now = 3.0
+    leader.session_epoch = 0  # it names all partitions again, with the id of the session that it knows
+    leader.fetch(rows)
+    assert partition.suspended == {2: 3.0}
+    leader.fetch({partition: row(0, epoch=EPOCH - 1)})
+    leader.fetch({partition: row(0, epoch=EPOCH + 1)})
+    leader.clock.now = 4.0
+    assert partition.suspended == {2: 3.0}, "a fetch in another epoch is none of this leader"
+    leader.manager.distrust_fetches()
+    leader.send(rows, wait_ms=0)
+    assert partition.suspended == {}, "the process was paused again"
+
+
 def test_diverging_follower_is_not_noted(leader: LeaderFixture) -> None:
     """It has other records at the same offsets: counting it would commit records that it does not have."""
     partition = leader.partition

@@ -30,17 +30,20 @@ class MembershipFixture(Membership):
         self.calls: list[str] = []
         name = SimpleNamespace(topic="t", partition=0)
         self.partition = SimpleNamespace(
-            role=Role.LEADER, isr=(1, 2), min_in_sync=1, name=name, topic_id=b"id", broker_id=1, leader_id=1,
-            followers={2: SimpleNamespace(fetched_at=0.0)},
+            role=Role.LEADER, isr=(1, 2), maximal_isr=(1, 2), min_in_sync=1, name=name, topic_id=b"id", broker_id=1,
+            leader_id=1, followers={2: SimpleNamespace(fetched_at=0.0)}, suspended=None,
         )  # fmt: skip
         replicas = SimpleNamespace(
             replicated=lambda: [self.partition], suspend=self._suspend, apply_state=self._apply,
-            set_lease=lambda is_over: None,
+            set_lease=lambda is_over: None, distrust_fetches=lambda: None,
         )  # fmt: skip
         topic = SimpleNamespace(topic_id=b"id", partitions=(STATE,))
         view = SimpleNamespace(topics={"t": topic}, brokers={})
         settings = SimpleNamespace(inter_broker_listener="PLAINTEXT")
-        self._services: Any = SimpleNamespace(replicas=replicas, view=view, settings=settings)
+        #: the two monotonic clocks
+        self.monotonic = self.since_boot = 0.0
+        clock = SimpleNamespace(monotonic=lambda: self.monotonic, since_boot=lambda: self.since_boot)
+        self._services: Any = SimpleNamespace(replicas=replicas, view=view, settings=settings, clock=clock)
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
         self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
         self._is_lease_over = self._is_leaving = False
@@ -49,11 +52,15 @@ class MembershipFixture(Membership):
         self._role_of = lambda state: self.state
         self._roles_changed = lambda: self.calls.append(f"coordinators see {self.partition.role.value}")
 
+    def check_at(self, time_s: float) -> None:
+        self.monotonic = self.since_boot = time_s
+        self.check_lease(time_s)
+
     def _suspend(self, partition: Any) -> None:
-        partition.role = Role.FOLLOWER
+        partition.role, partition.suspended = Role.FOLLOWER, {}
 
     def _apply(self, partition: Any, state: PartitionView) -> None:
-        partition.role = Role.LEADER if state.leader == 1 else Role.FOLLOWER
+        partition.role, partition.suspended = Role.LEADER if state.leader == 1 else Role.FOLLOWER, None
 
 
 @pytest.fixture
@@ -62,14 +69,14 @@ def membership() -> MembershipFixture:
 
 
 def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: MembershipFixture) -> None:
-    membership.check_lease(9.0)
+    membership.check_at(9.0)
     assert membership.calls == []
-    membership.check_lease(11.0)
-    membership.check_lease(11.1)
+    membership.check_at(11.0)
+    membership.check_at(11.1)
     assert membership.calls == ["coordinators see follower"]
     assert membership._services.is_cut_off
     membership.registration.lease.until = 20.0
-    membership.check_lease(12.0)
+    membership.check_at(12.0)
     assert membership.calls == ["coordinators see follower", "coordinators see leader"]
     assert not membership._services.is_cut_off
 
@@ -77,32 +84,71 @@ def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: M
 def test_leader_without_the_store_leads_while_its_followers_fetch(membership: MembershipFixture) -> None:
     for tenth in range(90, 120):
         membership.partition.followers[2].fetched_at = tenth / 10
-        membership.check_lease(tenth / 10)
+        membership.check_at(tenth / 10)
     assert membership.calls == []
 
 
 def test_fetch_that_waited_in_the_socket_of_a_paused_leader_is_no_proof(membership: MembershipFixture) -> None:
     """The process was paused from 9 to 30. The follower may have been elected meanwhile."""
-    membership.check_lease(9.0)
+    membership.check_at(9.0)
     membership.partition.followers[2].fetched_at = 30.0
-    membership.check_lease(30.0)
+    membership.check_at(30.0)
+    assert membership.calls == ["coordinators see follower"]
+
+
+def test_pause_after_the_end_of_the_lease_is_a_pause_too(membership: MembershipFixture) -> None:
+    for tenth in range(90, 120):
+        membership.partition.followers[2].fetched_at = tenth / 10
+        membership.check_at(tenth / 10)
+    assert membership.calls == []
+    membership.partition.followers[2].fetched_at = 30.0
+    membership.check_at(30.0)
+    assert membership.calls == ["coordinators see follower"]
+
+
+def test_machine_that_was_suspended_has_no_lease(membership: MembershipFixture) -> None:
+    """Its monotonic clock stood still, so that its followers seem to have fetched a moment ago."""
+    membership.check_at(9.0)
+    membership.partition.followers[2].fetched_at = 9.0
+    membership.since_boot = 3600.0
+    membership.check_lease(3600.0)
+    assert membership.calls == ["coordinators see follower"]
+
+
+def test_leader_resumes_without_the_store_when_all_in_sync_replicas_fetch_again(membership: MembershipFixture) -> None:
+    membership.check_at(9.0)
+    membership.check_at(10.5)
+    assert membership.calls == ["coordinators see follower"]
+    membership.check_at(11.0)
+    membership.partition.suspended = {2: 11.2}
+    membership.check_at(11.5)
+    assert membership.calls == ["coordinators see follower", "coordinators see leader"]
+    assert not membership._services.is_cut_off
+
+
+def test_leader_without_a_registration_does_not_resume(membership: MembershipFixture) -> None:
+    """The store can be reached, and says that others are elected."""
+    membership.check_at(10.5)
+    membership.registration.epoch = -1
+    membership.partition.suspended = {2: 11.2}
+    membership.check_at(11.5)
     assert membership.calls == ["coordinators see follower"]
 
 
 def test_paused_leader_without_in_sync_followers_leads(membership: MembershipFixture) -> None:
     """No other broker can have been elected."""
-    membership.partition.isr = (1,)
+    membership.partition.isr = membership.partition.maximal_isr = (1,)
     membership.partition.followers = {}
-    membership.check_lease(9.0)
-    membership.check_lease(30.0)
+    membership.check_at(9.0)
+    membership.check_at(30.0)
     assert membership.calls == []
 
 
 def test_broker_with_an_unclean_log_does_not_lead_again(membership: MembershipFixture) -> None:
-    membership.check_lease(11.0)
+    membership.check_at(11.0)
     membership.state = replace(STATE, leader=NO_LEADER)
     membership.registration.lease.until = 20.0
-    membership.check_lease(12.0)
+    membership.check_at(12.0)
     assert membership.partition.role is Role.FOLLOWER
 
 
@@ -138,7 +184,6 @@ def test_broker_that_leaves_hands_each_topic_over_once(
     monkeypatch.setattr("ottla.broker.membership.decide_and_write", write)
     services = membership._services
     services.broker_id, services.store, services.metadata_turn = 1, None, None
-    services.clock = SimpleNamespace(monotonic=lambda: 0.0)
     membership._session_s, membership.controller = 6.0, SimpleNamespace(resign=resign)  # type: ignore[assignment]
     membership.fetchers = SimpleNamespace(stop=lambda: None)
     assert membership._may_control()
@@ -153,9 +198,11 @@ def test_replicas_are_checked_and_reported_while_the_lease_is_valid(membership: 
     membership._report_offline = lambda: calls.append("offline")  # type: ignore[method-assign]
     membership._sync_due = 100.0
     membership._services.replicas.complete_confirmed = lambda: calls.append("confirmed")
+    membership.since_boot = 9.0
     membership.check_replicas(9.0)
     assert calls == ["ISR", "offline"]
     calls.clear()
+    membership.monotonic = membership.since_boot = 11.0
     membership.check_replicas(11.0)
     assert calls == ["coordinators see follower", "confirmed"]
 

@@ -26,7 +26,7 @@ class LoopClock:
     """The virtual time of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.monotonic = loop.time
+        self.monotonic = self.since_boot = loop.time
 
     def wall_ms(self) -> int:
         return 1_800_000_000_000

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.unit.log.log_fixtures import batch, write
 from tests.unit.replica.test_partition import new_partition, state
 
-from ottla.replica.isr import may_lead_without_store, wanted_isr
+from ottla.replica.isr import may_lead_again_without_store, may_lead_without_store, wanted_isr
+from ottla.replica.manager import AwaitedWrite
 from ottla.replica.partition import Partition
 
 LAG_S = 10.0
@@ -128,3 +131,64 @@ def test_leader_whose_followers_fetch_may_lead_without_the_store() -> None:
     partition.note_follower(2, 5, 5, broker_epoch=22, now=10.0)
     assert may_lead_without_store(partition, 1.5, 11.5)
     assert not may_lead_without_store(partition, 1.5, 11.6)
+
+
+def test_proposed_replica_counts_while_the_outcome_is_unknown() -> None:
+    """It may be in the ISR by now, and elected: what it does not fetch is no proof."""
+    partition = led(isr=2)
+    partition.note_follower(2, 5, 5, broker_epoch=22, now=10.0)
+    partition.note_follower(3, 5, 5, broker_epoch=33, now=1.0)
+    partition.set_lease(is_over=True)
+    loop = asyncio.new_event_loop()
+    first, second = AwaitedWrite(loop, 60.0), AwaitedWrite(loop, 60.0)
+    partition.confirm_leadership(first, 9.0)
+    partition.proposed_isr = (1, 2, 3)
+    partition.confirm_leadership(second, 9.0)
+    assert (first.code.done(), second.code.done()) == (True, False)
+    assert not may_lead_without_store(partition, 1.5, 10.0)
+    partition.note_follower(3, 5, 5, broker_epoch=33, now=10.0)
+    partition.complete_confirmed()
+    assert second.code.result() == 0
+    assert may_lead_without_store(partition, 1.5, 10.0)
+    loop.close()
+
+
+def suspended(*, isr: int, **fetched_at: float) -> Partition:
+    """A partition that broker 1 has stopped to lead, with the fetches of other brokers since then."""
+    partition = led(isr=isr)
+    partition.suspend()
+    partition.suspended = {int(name[1:]): time_s for name, time_s in fetched_at.items()}
+    return partition
+
+
+def test_leader_leads_again_without_the_store_when_all_in_sync_replicas_have_fetched() -> None:
+    assert may_lead_again_without_store(suspended(isr=3, b2=10.0, b3=11.0), 1.5, 11.5)
+    assert not may_lead_again_without_store(suspended(isr=3, b2=9.9, b3=11.0), 1.5, 11.5)
+    assert not may_lead_again_without_store(suspended(isr=3, b2=11.0), 1.5, 11.5)
+    assert not may_lead_again_without_store(led(isr=3), 1.5, 0.0), "it has not stopped"
+
+
+def test_leader_leads_again_without_the_store_only_with_a_proof_of_another_replica() -> None:
+    assert not may_lead_again_without_store(suspended(isr=1), 1.5, 11.5)
+    assert not may_lead_again_without_store(suspended(isr=1, b2=11.5), 1.5, 11.5)
+
+
+def test_leader_with_too_few_replicas_in_sync_does_not_lead_again_without_the_store() -> None:
+    partition = new_partition(replicas=3, isr=2, overrides={"min_insync_replicas": 3})
+    partition.suspend()
+    partition.suspended = {2: 11.0}
+    assert not may_lead_again_without_store(partition, 1.5, 11.0)
+
+
+def test_proposed_replica_must_fetch_before_the_leader_leads_again() -> None:
+    partition = suspended(isr=2, b2=11.0)
+    partition.proposed_isr = (1, 2, 3)
+    assert not may_lead_again_without_store(partition, 1.5, 11.0)
+
+
+def test_leader_that_leads_again_knows_when_its_followers_fetched() -> None:
+    """Else it would stop again with the next check."""
+    partition = suspended(isr=2, b2=11.0)
+    partition.apply_state(state(replicas=3, isr=2), 11.1)
+    assert partition.suspended is None
+    assert may_lead_without_store(partition, 1.5, 11.5)

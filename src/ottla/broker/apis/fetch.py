@@ -179,11 +179,13 @@ class FetchApi:
 
     def _begin_replica(self, connection: Connection, request: FetchRequest, by_id: bool) -> Begun:
         """Begin a follower's fetch: note its offsets. Return what ``FetchSessions.begin`` returns; raise as it does."""
-        now = self._services.replicas.monotonic()
+        replicas, now = self._services.replicas, self._services.replicas.monotonic()
+        # The sender knows the id of its session from a reply. So this request was sent after the session began.
+        is_recent = self.replica_sessions.end_before(request.session_id, replicas.sessions_count_from)
         session, wanted, news_only = self.replica_sessions.begin(request, by_id, now, connection)
         if session is not None and not news_only:
             self.replica_sessions.end_others(request.replica_id, session)
-        note_fetch(self._services.replicas, request, session, by_id=by_id, now=now)
+        note_fetch(replicas, request, session, by_id=by_id, now=now, is_recent=is_recent)
         return session, wanted, news_only
 
     def must_wait(self, fetch: Fetch) -> bool:
