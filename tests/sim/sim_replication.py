@@ -338,8 +338,8 @@ class ReplicationInvariants:
         state = topic.partitions[place.partition]
         unclean = {end.broker for end in state.unclean}
         for number in (*state.isr, *state.elr):
-            host = self._world.hosts[number]
-            if number in unclean or not host.is_ready or host.broker is None:
+            host = self._world.hosts.get(number)
+            if number in unclean or host is None or not host.is_ready or host.broker is None:
                 continue
             partition = host.broker.replicas.find(*place)
             if partition is not None and not partition.offline:
