@@ -244,7 +244,10 @@ class _Joining:
         leader = world.replication.store.leader_of(place)
         if leader is None or not may_end() or not all(host.is_ready for host in world.hosts.values()):
             return None
-        followers = [host for host in world.hosts.values() if host.broker_id != leader]
+        replicas = world.replication.store.view.topics[place.topic].partitions[place.partition].replicas
+        followers = [world.hosts[number] for number in sorted(replicas) if number != leader]
+        if not followers:
+            return None
         rng.shuffle(followers)
         return cls(world, rng, place, [world.hosts[leader], *followers])
 

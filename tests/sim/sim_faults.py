@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sim_fault_sequences import FAULT_SEQUENCES, FaultSequences
 from sim_host import BrokerHost, SimulatedDisk
 from sim_log_dir_faults import LOG_DIR_FAULTS, LogDirFaults
+from sim_setting_faults import SETTING_FAULTS, SettingFaults
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -60,10 +61,14 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "damaged disk": ("kill all", "power failure of all"),
     "sequences": tuple(kind for kind in (WEIGHTS | CLUSTER_WEIGHTS) if kind not in FAULT_SEQUENCES),
 }  # fmt: skip
+#: wall clocks are wrong by up to this time: longer than a transaction may last
+_CLOCK_OFFSET_MS = 20 * 60 * 1000
+#: the monotonic clocks of two machines differ less than the part of a session that the lease leaves free
+_CLOCK_RATES = (0.9, 1.1)
 #: faults that end or stop a process, or keep it from the metadata store
 _ENDS = (
     "kill", "power", "stop", "pause", "isolate", "store", "expire", "disk", "metadata", "end ", "fail", "exchange",
-    "controller",
+    "controller", "old reads", "suspend",
 )  # fmt: skip
 
 
@@ -91,6 +96,7 @@ class Faults:
                 self._weights["damaged disk"] = 8
             for kind in PROFILES[self.profile]:
                 self._weights[kind] = 0
+        self._settings = SettingFaults(world, self._rng, lambda: not self._is_fragile())
         self._sequences = FaultSequences(world, self._rng, lambda: not self._is_fragile())
 
     async def run(self, seconds: float) -> None:
@@ -128,10 +134,13 @@ class Faults:
         self._on_process(fault, host)
         self._on_network(fault, host)
         self._on_disk(fault, host)
+        self._on_clock(fault, host)
         if fault in FAULT_SEQUENCES:
             self._sequences.strike(fault, host)
         elif fault in LOG_DIR_FAULTS:
             self._log_dirs.strike(fault, host)
+        elif fault in SETTING_FAULTS:
+            self._settings.strike(fault, host)
 
     def _choose_host(self) -> BrokerHost:
         """Return a random host, the one of a leader, or the one of the controller."""
@@ -171,6 +180,9 @@ class Faults:
         elif fault == "pause":
             host.pause()
             self._later(rng.choice((0.5, 3.0, 12.0)) * rng.random(), host.resume)
+        elif fault == "suspend":
+            host.suspend()
+            self._later(rng.choice((1.0, 6.0, 12.0)) * rng.random(), host.resume)
         elif fault in ("kill all", "power failure of all"):
             for each in self._world.hosts.values():
                 each.kill("process" if fault == "kill all" else "power")
@@ -200,6 +212,25 @@ class Faults:
             world.ensemble.expire(host.name)
         elif fault == "metadata":
             self._disturb_metadata(host)
+        elif fault == "refuse connections" and others:
+            other = rng.choice(others)
+            world.network.refuse(host.name, other.name)
+            self._later(rng.uniform(1, 8), world.network.accept, host.name, other.name)
+        elif fault == "slow watches":
+            world.ensemble.delay_watches(host.name, rng.uniform(0.5, 4))
+            self._later(rng.uniform(2, 8), world.ensemble.catch_up, host.name)
+        elif fault == "old reads":
+            world.ensemble.lag(host.name, rng.uniform(0.2, 4))
+            self._later(rng.uniform(2, 8), world.ensemble.catch_up, host.name)
+            if rng.random() < 0.4:
+                host.kill("process")  # the next process reads from the server that lags
+
+    def _on_clock(self, fault: str, host: BrokerHost) -> None:
+        rng = self._rng
+        if fault == "set wall clock":
+            host.clock.offset_ms = rng.randint(-_CLOCK_OFFSET_MS, _CLOCK_OFFSET_MS)
+        elif fault == "clock rate":
+            host.clock.set_rate(rng.uniform(*_CLOCK_RATES))
 
     def _cut(self, one: str, other: str, seconds: float) -> None:
         """Cut the way between two hosts in one or both directions."""
@@ -243,6 +274,8 @@ class Faults:
             host.disk.fail(rng.choice(("sync", "write")), errno.EIO, skip=rng.randint(0, 5), times=1)
         elif fault == "damaged disk":
             self._damage(host)
+        elif fault == "late jobs":
+            host.late_jobs = rng.choice((0.0, 0.02, 0.2))
 
     def _fill(self, host: BrokerHost) -> None:
         disk = host.disk
@@ -292,6 +325,7 @@ class Faults:
 
     def heal(self) -> None:
         """End all faults for good: what does not run is started, and started again until it runs."""
+        self._settings.end()
         self._world.network.heal_all()
         for host in self._world.hosts.values():
             host.resume()
@@ -303,6 +337,8 @@ class Faults:
             host.disk.heal()
             host.disk._cut_at = None
             host.end_no_more_starts()
+            host.late_jobs = 0.0
+            self._world.ensemble.catch_up(host.name)
             host.keep_running = True
             if not host.is_running:
                 host.start()

@@ -136,8 +136,37 @@ class SimulatedClock:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.monotonic = self.since_boot = loop.time
+        #: virtual time, and time of this machine since it booted, when the rate was last changed
+        self._changed_at = loop.time()
+        self._boot_s = loop.time()
+        #: how fast the clocks run
+        self._rate = 1.0
+        #: seconds in which the machine was suspended
+        self._suspended_s = 0.0
+        self._suspended_at: float | None = None
+        #: how far the wall clock is ahead
         self.offset_ms = 0
+
+    def set_rate(self, rate: float) -> None:
+        """Let the clocks run faster or slower than those of other machines."""
+        self._boot_s, self._changed_at, self._rate = self.since_boot(), self._loop.time(), rate
+
+    def suspend(self) -> None:
+        """Let the monotonic clock stand still."""
+        self._suspended_at = self.since_boot()
+
+    def resume(self) -> None:
+        """Let the monotonic clock run again, if it stands still."""
+        if self._suspended_at is not None:
+            self._suspended_s += self.since_boot() - self._suspended_at
+            self._suspended_at = None
+
+    def monotonic(self) -> float:
+        now = self.since_boot() if self._suspended_at is None else self._suspended_at
+        return now - self._suspended_s
+
+    def since_boot(self) -> float:
+        return self._boot_s + (self._loop.time() - self._changed_at) * self._rate
 
     def wall_ms(self) -> int:
         return WALL_START_MS + int(self._loop.time() * 1000) + self.offset_ms
@@ -166,6 +195,8 @@ class BrokerHost:
         self.was_full = False
         #: the mean duration of a job of a thread
         self.disk_delay_s = 0.002
+        #: the share of jobs that take seconds, while later ones overtake them
+        self.late_jobs = 0.0
 
         # The process
         self._life: Life | None = None
@@ -196,6 +227,8 @@ class BrokerHost:
         self._graves: list[Any] = []
         #: the life that is paused
         self._paused: Life | None = None
+        #: when the machine was suspended
+        self._suspended_at: float | None = None
         #: reasons why no message passes between this broker and the metadata store
         self._store_cuts = 0
         #: called when the store's state of a partition was applied
@@ -302,6 +335,8 @@ class BrokerHost:
         return store
 
     def _job_delay(self) -> float:
+        if self.late_jobs and self._rng.random() < self.late_jobs:
+            return self._rng.uniform(0.3, 3)
         return min(self._rng.expovariate(1 / self.disk_delay_s), _JOB_DELAY_S_MAX)
 
     def stop(self) -> None:
@@ -325,13 +360,25 @@ class BrokerHost:
             self.cut_from_store()
             self._paused = self._life
 
+    def suspend(self) -> None:
+        """Stop the machine: its monotonic clock and the timers of the process stand still until ``resume``."""
+        if self._life is not None and not self._life.is_paused:
+            self.pause()
+            self.clock.suspend()
+            self._suspended_at = self._loop.time()
+
     def resume(self) -> None:
-        """Let the paused process go on."""
+        """Let the paused process, or the suspended machine, go on."""
         if self._paused is not None:
             self._trace(f"{self.name} goes on")
-            self._loop.resume_life(self._paused)
-            self._paused = None
-            self.heal_store()
+            suspended_s = 0.0 if self._suspended_at is None else self._loop.time() - self._suspended_at
+            self._loop.resume_life(self._paused, late_s=suspended_s)
+            self._end_pause()
+
+    def _end_pause(self) -> None:
+        self.clock.resume()
+        self._paused = self._suspended_at = None
+        self.heal_store()
 
     def cut_from_store(self) -> None:
         """Let no message pass between this broker and the metadata store until as many calls of ``heal_store``."""
@@ -397,8 +444,7 @@ class BrokerHost:
         self.ends[cause] = self.ends.get(cause, 0) + 1
         self._loop.end_life(self._life)
         if self._paused is not None:
-            self._paused = None
-            self.heal_store()
+            self._end_pause()
         self._network.end_host(self.name, lose_bytes=self._crash_keep == "power")
         self._ensemble.crash(self.name)
         self.is_ready = False

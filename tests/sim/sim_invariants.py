@@ -37,7 +37,7 @@ class Invariants:
         #: by broker and partition: the offsets at the last sample
         self._samples: dict[int, dict[Any, tuple[Any, ...]]] = {}
         #: by broker and partition: epoch, log start, last stable offset, high watermark at the last sample
-        self._last: dict[tuple[int, str], tuple[Reached, ...]] = {}
+        self._last: dict[tuple[int, Any], tuple[Reached, ...]] = {}
         #: power failures up to the last sample
         self._power_failures = 0
 
@@ -75,12 +75,12 @@ class Invariants:
             return
         stable, high_watermark = partition.last_stable_offset, partition.high_watermark
         values = partition.leader_epoch, log.log_start_offset, stable, high_watermark
-        before = self._last.get((host.broker_id, name))
+        before = self._last.get((host.broker_id, partition))
         if before is None:
             # The offsets in the checkpoints of an earlier process may be those of an old epoch.
-            self._last[host.broker_id, name] = tuple(Reached(value, -1, -1) for value in values)
+            self._last[host.broker_id, partition] = tuple(Reached(value, -1, -1) for value in values)
         else:
-            self._last[host.broker_id, name] = tuple(
+            self._last[host.broker_id, partition] = tuple(
                 self._compare(host, partition, what, old, new)
                 for what, old, new in zip(
                     ("epoch", "log-start", "stable-offset", "high-watermark"), before, values, strict=True

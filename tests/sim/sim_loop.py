@@ -38,6 +38,8 @@ class Life:
         self.is_paused = False
         #: callbacks that became due while the process was paused, in their order
         self.waiting: list[asyncio.Handle] = []
+        #: the number of the last timer that was made before the pause
+        self.timers_before_pause = 0
 
 
 class Stuck(Exception):
@@ -47,12 +49,14 @@ class Stuck(Exception):
 class _Timer(asyncio.TimerHandle):
     """asyncio's handle, made without its debugging aids. The loop orders timers itself."""
 
-    __slots__ = ()
+    __slots__ = ("number",)
 
     def __init__(
         self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: VirtualLoop,
-        context: contextvars.Context,
+        context: contextvars.Context, number: int = 0,
     ) -> None:  # fmt: skip
+        #: in the order in which timers were made; 0 for a callback without a delay
+        self.number = number
         self._when = when
         self._callback = callback
         self._args = args
@@ -153,8 +157,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         context = contextvars.copy_context() if context is None else context
-        handle = _Timer(when, callback, args, self, context)
         self._timer_number += 1
+        handle = _Timer(when, callback, args, self, context, self._timer_number)
         heapq.heappush(self._timers, (when, self._timer_number, handle))
         return handle
 
@@ -188,12 +192,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def pause_life(self, life: Life) -> None:
         """Run no callback of this life until ``resume_life``."""
         life.is_paused = True
+        life.timers_before_pause = self._timer_number
 
-    def resume_life(self, life: Life) -> None:
+    def resume_life(self, life: Life, *, late_s: float = 0.0) -> None:
+        """Run the callbacks of this life again; ``late_s`` is the time in which its timers stood still."""
         life.is_paused = False
+        if late_s:
+            self._delay_timers(life, late_s)
         # First, because callbacks that are due in the current round became due later than these.
         self._ready.extendleft(reversed(life.waiting))
         life.waiting.clear()
+
+    def _delay_timers(self, life: Life, seconds: float) -> None:
+        """Delay the timers that were made before the pause and had not become due then."""
+        last = life.timers_before_pause
+        late = [each for each in life.waiting if isinstance(each, _Timer) and 0 < each.number <= last]
+        life.waiting = [each for each in life.waiting if not (isinstance(each, _Timer) and 0 < each.number <= last)]
+        timers = [(handle._when + seconds, handle.number, handle) for handle in late]
+        for when, number, handle in self._timers:
+            is_late = number <= last and handle._context.get(LIFE) is life
+            timers.append((when + seconds if is_late else when, number, handle))
+        heapq.heapify(timers)
+        self._timers[:] = timers
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         task = super().create_task(coro, **options)

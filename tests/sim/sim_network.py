@@ -38,6 +38,8 @@ class SimulatedNetwork:
         self._trace = trace
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._cuts: set[tuple[str, str]] = set()
+        #: pairs of hosts of which the first one has a wrong route to the second one
+        self._refused: dict[tuple[str, str], None] = {}
         self._links: dict[Link, None] = {}
         self._numbers = 0
         #: the mean delay of a packet
@@ -57,7 +59,22 @@ class SimulatedNetwork:
             for link in list(self._links):
                 link.wake(source, target)
 
+    def refuse(self, source: str, target: str) -> None:
+        """Refuse connections from ``source`` to ``target`` until ``accept``, as if ``source`` had a wrong address."""
+        self._trace(f"connections are refused {source} -> {target}")
+        self._refused[source, target] = None
+        for link in list(self._links):
+            if (link.client_host, link.server_host) == (source, target):
+                link.reset()
+
+    def accept(self, source: str, target: str) -> None:
+        """Accept connections from ``source`` to ``target`` again."""
+        if self._refused.pop((source, target), 0) is None:
+            self._trace(f"connections are accepted {source} -> {target}")
+
     def heal_all(self) -> None:
+        for pair in list(self._refused):
+            self.accept(*pair)
         for source, target in sorted(self._cuts):
             self.heal(source, target)
 
@@ -119,7 +136,7 @@ class SimulatedNetwork:
                 raise TimeoutError(f"no answer from {target}")
             await asyncio.sleep(0.2)
         listener = self._listeners.get((target, port))
-        if listener is None or listener.factory is None:
+        if listener is None or listener.factory is None or (source, target) in self._refused:
             raise ConnectionRefusedError(f"{target}:{port} refuses the connection")
         self._numbers += 1
         link = Link(self, self._loop, self._numbers, source, target, listener, make_client)

@@ -11,10 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from sim_faults import CLUSTER_WEIGHTS
+
 GENERAL = "general"
 
 #: faults of ``sim_faults.py`` that most profiles have beside their own
 _PROCESSES = {"kill": 2, "clean stop": 2, "kill while writing": 1, "quiet": 2}
+_POWER = {"power failure": 1, "power failure while writing": 2, "late power failure": 1}
+_NETWORK = {
+    "cut brokers": 2,
+    "isolate": 1,
+    "cut from store": 1,
+    "expire session": 1,
+    "pause": 1,
+    "reset connections": 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,10 @@ class Profile:
     log_dirs: int = 1
     #: pairs of replication factor and min.insync.replicas, of which a seed draws one
     replication: tuple[tuple[int, int], ...] = ()
+    #: other values of min.insync.replicas that brokers may start with
+    configured_min_in_sync: tuple[int, ...] = ()
+    #: clients beside those of a general run
+    clients: tuple[str, ...] = ()
     #: fewest brokers with which the profile is drawn
     brokers_min: int = 3
     #: how long faults happen; 0 for as long as in a general run
@@ -50,6 +65,25 @@ PROFILES: dict[str, Profile] = {
             "lose a log directory and end starts": 6,
         },
     ),
+    "replicas": Profile(
+        replication=((1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (5, 1), (5, 2), (5, 3)),
+        weights={**_PROCESSES, **_POWER, **_NETWORK, "kill all": 1, "move leaders": 2},
+    ),
+    "clocks": Profile(
+        brokers_min=1, weights={**_PROCESSES, **_POWER, **_NETWORK, "set wall clock": 4, "clock rate": 3, "suspend": 5},
+    ),
+    "metadata store": Profile(
+        weights={**_PROCESSES, **_POWER, **_NETWORK, "metadata": 2, "slow watches": 5, "old reads": 5,
+                 "move leaders": 2},
+    ),
+    "routes": Profile(weights={**_PROCESSES, "power failure": 1, "cut brokers": 1, "refuse connections": 6}),
+    "moves": Profile(clients=("mover", "mover"), weights={**_PROCESSES, **_POWER, **_NETWORK, "move leaders": 1}),
+    "min.insync.replicas": Profile(
+        replication=((3, 1),), configured_min_in_sync=(1, 2), clients=("min.insync.replicas",), fault_s=20.0,
+        weights={**_PROCESSES, **_NETWORK, "slow watches": 3, "roll min.insync.replicas": 4,
+                 "lower min.insync.replicas late": 6},
+    ),
+    "late jobs": Profile(brokers_min=1, weights={**_PROCESSES, **_POWER, "late jobs": 4, "slow disk": 1}),
 }  # fmt: skip
 
 #: the profiles that seeds draw; the others run only when they are asked for (``--profile``)
@@ -63,9 +97,13 @@ class Shape:
     profile: str
     log_dirs: int
     replication_factor: int
+    #: the lowest value of min.insync.replicas in this run
     min_in_sync: int
+    #: the value at its start
+    configured_min_in_sync: int
     weights: Mapping[str, int]
     fault_s: float
+    clients: tuple[str, ...]
 
     @property
     def may_lose_power(self) -> bool:
@@ -95,7 +133,13 @@ def draw_shape(seed: int, brokers: int, name: str) -> Shape:
     factor = min(brokers, 3)
     pairs = [pair for pair in profile.replication if pair[0] <= brokers] or [(factor, 2 if factor == 3 else 1)]
     replication_factor, min_in_sync = rng.choice(pairs)
+    is_cluster, keeps_power = brokers > 1, brokers == 1 or 2 * min_in_sync > replication_factor
+    weights = {
+        kind: weight for kind, weight in profile.weights.items()
+        if (keeps_power or "power" not in kind) and (is_cluster or kind not in CLUSTER_WEIGHTS)
+    }  # fmt: skip
     return Shape(
         profile=name, log_dirs=profile.log_dirs, replication_factor=replication_factor, min_in_sync=min_in_sync,
-        weights=profile.weights, fault_s=profile.fault_s,
+        configured_min_in_sync=rng.choice(profile.configured_min_in_sync or (min_in_sync,)),
+        weights=weights, fault_s=profile.fault_s, clients=profile.clients,
     )  # fmt: skip

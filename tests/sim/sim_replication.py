@@ -132,6 +132,12 @@ class StoreMirror:
         leader = topic.partitions[place.partition].leader
         return None if leader == NO_LEADER else leader
 
+    def epoch_of(self, place: Place) -> int:
+        """Return the leader epoch of a partition; -1 if it does not exist."""
+        topic = self.view.topics.get(place.topic)
+        is_there = topic is not None and place.partition < len(topic.partitions)
+        return topic.partitions[place.partition].leader_epoch if topic is not None and is_there else -1
+
     def may_act_on_old_role(
         self, broker: int | None, place: Place, asked_at: float, s_after: float = _OLD_ROLE_S
     ) -> bool:
@@ -225,6 +231,8 @@ class ReplicationInvariants:
         self._leaders[key] = process
         end = partition.log.log_end_offset
         self._world.trace(f"{host.name} leads {place} in epoch {epoch} from offset {end}")
+        if self.store.epoch_of(place) > epoch:
+            return  # an old state, for example of a server of the store that lags: another broker leads by now
         elections = self.elections.setdefault(place, [])
         if not elections or elections[-1].epoch < epoch:
             elections.append(Election(epoch, end, self.power_failures))

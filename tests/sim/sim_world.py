@@ -21,6 +21,7 @@ from sim_invariants import Invariants, batches_of
 from sim_loop import START_S, ContextLoop, Stuck, VirtualLoop
 from sim_network import SimulatedNetwork
 from sim_opener import TOPICS
+from sim_operators import MinInSyncOperator, Mover
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_profiles import GENERAL, Shape, draw_shape
 from sim_readers import FinalReader, RackReader, Reader
@@ -316,7 +317,7 @@ class World:
         admin = Client(self, "admin")
         config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000))), **self.topic_config}
         if self.is_cluster:
-            config["min.insync.replicas"] = str(self.min_in_sync)
+            config["min.insync.replicas"] = str(self.shape.configured_min_in_sync)
         rows = [CreatableTopicConfig(name=name, value=value) for name, value in config.items()]
         topic = CreatableTopic(name=TOPIC, num_partitions=len(self.places), configs=rows)
         topic.replication_factor = self.replication_factor
@@ -350,6 +351,8 @@ class World:
             clients += [OffsetMonitor(self, "monitor", "members")]
         clients += self.rack_readers
         clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
+        operators = {"mover": Mover, "min.insync.replicas": MinInSyncOperator}
+        clients += [operators[kind](self, f"{kind}-{n}") for n, kind in enumerate(self.shape.clients)]
         clients += [RecordDeleter(self, f"deleter-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients
 
@@ -359,7 +362,7 @@ def _settings(number: int, brokers: int, shape: Shape, *, racks: bool) -> dict[s
     directories = {"log.dirs": ",".join(shape.directories)}
     if brokers == 1:
         return directories
-    factor, min_in_sync = str(shape.replication_factor), str(shape.min_in_sync)
+    factor, min_in_sync = str(shape.replication_factor), str(shape.configured_min_in_sync)
     replication = {
         "default.replication.factor": factor,
         "min.insync.replicas": min_in_sync,

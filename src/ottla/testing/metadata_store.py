@@ -12,11 +12,18 @@ repeatable: the same loop, the same ``random.Random`` and the same calls give th
     ensemble.expire("broker-1")              the ensemble ends the session
     ensemble.delay_watches("broker-1", 2.0)  changes arrive this much later at its watchers; requests are not delayed
     ensemble.crash("broker-1")               the client process ends; its session expires later
+    ensemble.lag("broker-1", 3.0)            the server of the client applies changes this much later: reads are old
+    ensemble.catch_up("broker-1")            ends the lag, and the delay of its watchers
     ensemble.tree()                          the nodes, for checkers
 
 A request takes a random time to the ensemble, is applied there, and its answer takes a random time back. Requests of
 one client keep their order, and so do its answers. Watches take a time of their own, so that a client sees the changes
 of other clients late, and several of them merged. The tree stays while clients end and connect again.
+
+A server that lags answers reads from an older tree. A multi and a heartbeat go to the leader of the ensemble, and their
+answers come when the server has applied what came before them. A process that starts may connect to such a server. A
+client that loses its connection connects to another server, because it does not accept one that is behind what the
+client has seen.
 
 A client notices a cut only after ``suspend_after_s``: until then its calls wait. The ensemble expires the session of a
 client that it has not heard of for ``session_timeout_s``; the client learns of it when it connects again.
@@ -29,6 +36,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
@@ -110,6 +118,10 @@ class SimulatedEnsemble:
         self._watch_delays_s: dict[str, float] = {}
         #: clients whose next multi loses its answer, and whether it is applied
         self._answers_to_lose: dict[str, bool] = {}
+        #: clients whose server lags: since when, and by how many seconds
+        self._lags: dict[str, tuple[float, float]] = {}
+        #: earlier trees, with the time and the number of the change that made each, while a server lags
+        self._past: list[tuple[float, int, _Tree]] = []
 
     # -- for tests ------------------------------------------------------------------------------------------------
 
@@ -164,7 +176,7 @@ class SimulatedEnsemble:
 
     def watch_delay(self, client: str) -> float:
         """Return the time that a change takes to the watchers of a client."""
-        return self.delay(self.timing.watch_s) + self._watch_delays_s.get(client, 0.0)
+        return self.delay(self.timing.watch_s) + max(self._watch_delays_s.get(client, 0.0), self.lag_of(client))
 
     def expire(self, client: str) -> None:
         """End the client's session: delete its ephemeral nodes. The client learns of it when it connects again."""
@@ -182,6 +194,19 @@ class SimulatedEnsemble:
             self._disconnect(store)
         store.silence()
 
+    def lag(self, client: str, seconds: float) -> None:
+        """Let the server of the client apply changes this much later, from now on."""
+        self._note(f"server lags client={client} seconds={seconds:.3f}")
+        if not self._lags:
+            self._past = [(self._loop.time(), self._change, self._tree.copy())]
+        self._lags.setdefault(client, (self._loop.time(), seconds))
+
+    def catch_up(self, client: str) -> None:
+        """End the lag of the client's server and the delay of its watches."""
+        ended = self._lags.pop(client, None), self._watch_delays_s.pop(client, None)
+        if any(each is not None for each in ended):
+            self._note(f"server has caught up client={client}")
+
     def tree(self) -> dict[str, Node]:
         """Return all nodes by path, sorted."""
         return self._tree.load(ROOT)
@@ -195,9 +220,18 @@ class SimulatedEnsemble:
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
 
-    def read(self, work: Callable[[_Tree], Any]) -> tuple[int, Any]:
-        """Return the number of the last change and the result of the read."""
-        return self._change, work(self._tree)
+    def read(self, client: str, work: Callable[[_Tree], Any]) -> tuple[int, Any]:
+        """Return the number of the last change that the client's server has applied, and the result of the read."""
+        if client not in self._lags:
+            return self._change, work(self._tree)
+        since_s, lag_s = self._lags[client]
+        until_s = max(since_s, self._loop.time() - lag_s)
+        _, change, tree = [each for each in self._past if each[0] <= until_s][-1]
+        return change, work(tree)
+
+    def lag_of(self, client: str) -> float:
+        """Return how much later the client's server applies changes."""
+        return self._lags[client][1] if client in self._lags else 0.0
 
     def multi(self, store: SimulatedStore, ops: Sequence[Op]) -> Written | None:
         """Apply a multi and send its changes to all watchers. Return None if the answer is lost."""
@@ -250,6 +284,8 @@ class SimulatedEnsemble:
         if record is not None:
             # The session timeout counts from the last ping, which clients send after a third of it.
             silent_s = self._rng.uniform(0.0, self.timing.session_timeout_s / 3)
+            # Every request counts as a ping, too.
+            silent_s = min(silent_s, self._loop.time() - store.last_request_s)
             expiry = partial(self._expire, record)
             record.expiry = self._loop.call_later(self.timing.session_timeout_s - silent_s, expiry)
 
@@ -267,6 +303,7 @@ class SimulatedEnsemble:
     def _reconnect(self, store: SimulatedStore) -> None:
         if self._stores.get(store.client) is not store or store.connected or store.client in self._cut:
             return
+        self.catch_up(store.client)
         record = self._sessions.get(store.session.session_id)
         if record is not None:
             if record.expiry is not None:
@@ -282,6 +319,8 @@ class SimulatedEnsemble:
 
     def _publish(self, changes: list[Changed]) -> None:
         self._change += 1
+        if self._lags:
+            self._past.append((self._loop.time(), self._change, self._tree.copy()))
         for store in self._stores.values():
             if store.connected:
                 store.receive_changes(self._change, changes)
@@ -312,6 +351,8 @@ class SimulatedStore:
         # Requests, in the order of the calls
         #: calls that have not returned
         self._calls: dict[_Call, None] = {}
+        #: when the ensemble got the last request
+        self.last_request_s = -inf
         #: time of the last arrival and of the last answer, because both keep their order
         self._last_arrival_s = 0.0
         self._last_answer_s = 0.0
@@ -339,7 +380,7 @@ class SimulatedStore:
         return lambda: listeners.remove(listener) if listener in listeners else None
 
     async def heartbeat(self) -> None:
-        await self._send(_Call())
+        await self._send(_Call(is_barrier=True))
 
     async def get(self, path: str) -> Node | None:
         check_path(path)
@@ -411,6 +452,7 @@ class SimulatedStore:
 
     def _arrive(self, call: _Call) -> None:
         call.arrived = True
+        self.last_request_s = self._loop.time()
         change = 0
         result: Any = None
         try:
@@ -423,10 +465,12 @@ class SimulatedStore:
             elif call.closes:
                 self._ensemble.end_session(self)
             else:
-                change, result = self._ensemble.read(call.read)
+                change, result = self._ensemble.read(self.client, call.read)
         except StoreError as error:
             result = error
         delay_s = self._ensemble.delay(self._ensemble.timing.message_s)
+        if call.ops is not None or call.is_barrier:
+            delay_s += self._ensemble.lag_of(self.client)
         self._last_answer_s = max(self._last_answer_s + _STEP_S, self._loop.time() + delay_s)
         call.timer = self._loop.call_at(self._last_answer_s, self._answer, call, change, result)
         self.on_message()
@@ -487,7 +531,7 @@ class SimulatedStore:
     def establish(self, session_id: int) -> None:
         self.connected = True
         if self._session.session_id == 0:  # the first session of this store
-            self.receive_tree(*self._ensemble.read(partial(_Tree.load, prefix=ROOT)))
+            self.receive_tree(*self._ensemble.read(self.client, partial(_Tree.load, prefix=ROOT)))
         self._set_session(Session(session_id, SessionState.ESTABLISHED))
 
     def expire(self) -> None:
@@ -558,6 +602,8 @@ class _Call:
     ops: tuple[Op, ...] | None = None
     watch: tuple[str, Watcher] | None = None
     closes: bool = False
+    #: whether the answer waits until the server has applied what came before
+    is_barrier: bool = False
     future: asyncio.Future[Any] = field(init=False)
     #: of the request on its way, then of the answer; None if the message is lost
     timer: asyncio.TimerHandle | None = None
@@ -590,6 +636,12 @@ class _Tree:
         self._nodes: dict[str, Node] = {}
         self._owners: dict[str, int] = {}
         self._child_counts: dict[str, int] = {}
+
+    def copy(self) -> _Tree:
+        """Return a tree with the same nodes, for reads."""
+        twin = _Tree()
+        twin._nodes = dict(self._nodes)
+        return twin
 
     def get(self, path: str) -> Node | None:
         return self._nodes.get(path)
