@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
+from ottla.broker.contacts import Contacts
 from ottla.broker.incarnation import Comparison, next_dirs, write_runs
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
@@ -117,6 +118,7 @@ class Membership:
         )  # fmt: skip
         services.just_lost = self._just_lost
         self.registration.on_change = self._registration_changed
+        self._contacts = Contacts()
         #: by broker id: the registration that is probed, and the task
         self._probes: dict[int, tuple[int, asyncio.Task[None]]] = {}
         self._is_lease_over = False
@@ -407,6 +409,7 @@ class Membership:
 
     def _probe_others(self, view: ClusterView) -> None:
         """Keep a connection to the controller, or to every other broker if this one is the controller."""
+        self._contacts.note_registered(view.brokers, view.registered, self._services.loop.time())
         wanted: Mapping[int, BrokerView] = view.brokers
         if not self.controller.is_active:
             leader = view.controller.broker_id if view.controller is not None else None
@@ -424,27 +427,36 @@ class Membership:
     async def _probe(self, broker: BrokerView) -> None:
         """Delete the registration of a broker when its connection is lost and a new one is refused.
 
-        Then nobody listens at its address, so its process has ended. Its session would end only seconds later.
+        Then nobody listens at its address, so its process has ended. Its session would end only seconds later. See
+        `contacts.py` for the connections that are refused for another reason.
         """
         while True:
             opened_at = math.inf
             try:
                 connection = await self._clients.open(endpoint_for_brokers(broker, self._services.settings))
                 opened_at = self._services.loop.time()
+                self._contacts.note_reached(broker)
                 await connection.lost
             except Unreachable as error:
                 view = self._services.view
                 current, run = view.brokers.get(broker.broker_id), view.registered.get(broker.broker_id)
-                if error.refused and current is not None and current.epoch == broker.epoch and run is not None:
+                is_current = current is not None and current.epoch == broker.epoch
+                if error.refused and is_current and run is not None and self._may_declare_dead(broker, run):
                     # Not in this task: the change that it makes ends this task.
-                    self._tasks.start(self._declare_dead(broker.broker_id, run), "declare a broker dead")
+                    self._tasks.start(self._declare_dead(broker, run), "declare a broker dead")
             # A broker that closes each new connection is not asked in a loop.
             if self._services.loop.time() - opened_at < _PROBE_S:
                 await asyncio.sleep(_PROBE_S)
 
-    async def _declare_dead(self, broker_id: int, run: int) -> None:
+    def _may_declare_dead(self, broker: BrokerView, run: int) -> bool:
+        endpoint = endpoint_for_brokers(broker, self._services.settings)
+        opened_at = self._clients.opened_at.get(endpoint, -math.inf)
+        return self._contacts.may_declare_dead(broker, run, opened_at, self._services.loop.time())
+
+    async def _declare_dead(self, broker: BrokerView, run: int) -> None:
+        self._contacts.note_declared_dead(broker, run)
         try:
-            await self.controller.declare_dead(broker_id, run)
+            await self.controller.declare_dead(broker.broker_id, run)
         except StoreError as failure:
             log.warning("a broker that has ended stays registered for now error=%s", failure)
 

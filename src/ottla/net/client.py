@@ -234,6 +234,8 @@ class BrokerClients:
         self._open: dict[ClientConnection, None] = {}
         #: tasks that authenticate again, by connection
         self._logins: dict[ClientConnection, asyncio.Task[None]] = {}
+        #: when a connection to each endpoint was last opened
+        self.opened_at: dict[Endpoint, float] = {}
         self._is_closed = False
 
     async def open(self, endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ClientConnection:
@@ -266,6 +268,7 @@ class BrokerClients:
             raise
         if self._is_closed:
             connection.close()
+        self.opened_at[endpoint] = self._loop.time()
         return connection
 
     async def _connect(self, endpoint: Endpoint, connection: ClientConnection) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.broker import Broker
+from ottla.broker.contacts import Contacts
 from ottla.broker.membership import Membership
 from ottla.cluster.schema import state_path, topic_path
 from ottla.cluster.store import Changed, Node
@@ -46,6 +47,7 @@ class MembershipFixture(Membership):
         self._services: Any = SimpleNamespace(replicas=replicas, view=view, settings=settings, clock=clock)
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
         self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
+        self._contacts = Contacts()
         self._is_lease_over = self._is_leaving = False
         self._silence_check_due = self._lease_checked_at = 0.0
         self.state = STATE
@@ -280,7 +282,7 @@ def test_broker_that_was_started_again_is_probed_with_its_new_registration(membe
 
     def view(**epochs: int) -> Any:
         brokers = {int(name[1:]): SimpleNamespace(broker_id=int(name[1:]), epoch=e) for name, e in epochs.items()}
-        return SimpleNamespace(brokers=brokers, controller=SimpleNamespace(broker_id=1))
+        return SimpleNamespace(brokers=brokers, registered={}, controller=SimpleNamespace(broker_id=1))
 
     async def probe(broker: Any) -> None:
         probed.append((broker.broker_id, broker.epoch))
@@ -306,7 +308,7 @@ def test_probe_of_a_broker_goes_on_after_an_unexpected_exception(
     monkeypatch.setattr(env_tasks, "RESTART_S", 0)
     endpoint = Endpoint("PLAINTEXT", "localhost", 9092)
     brokers = {2: SimpleNamespace(broker_id=2, epoch=2, endpoint=lambda listener: endpoint)}
-    view: Any = SimpleNamespace(brokers=brokers, controller=None)
+    view: Any = SimpleNamespace(brokers=brokers, registered={}, controller=None)
 
     async def run() -> None:
         opened_again, calls = asyncio.Event(), 0
