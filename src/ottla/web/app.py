@@ -193,6 +193,9 @@ class Guard(Protocol):
 
     def begin(self) -> None: ...
 
+    def check_host(self, request: Request) -> None:
+        """Raise HttpError if the request names a host that is not this service."""
+
     def preflight(self, request: Request) -> Response | None:
         """Return the answer to a preflight request of a browser; None if it is another request."""
 
@@ -279,9 +282,10 @@ class App:
 
     async def _respond(self, scope: Scope, body: _Body) -> Response:
         request = Request(scope, body.receive)
-        if self._guard is not None and (answer := self._guard.preflight(request)) is not None:
-            return answer
         if self._guard is not None:
+            self._guard.check_host(request)
+            if (answer := self._guard.preflight(request)) is not None:
+                return answer
             scope["answer_headers"] = self._guard.check_origin(request)
         raw_path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
         if scope["method"] == "OPTIONS":

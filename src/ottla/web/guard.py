@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from ottla.web.app import HttpError, Operation
 from ottla.web.authentication import Identity
+from ottla.web.hosts import Hosts
 from ottla.web.metrics import NO_OPERATION, HttpMetrics
 from ottla.web.openapi import operation_id
 from ottla.web.origins import Origins
@@ -23,10 +24,11 @@ _BURST_S: Final = 2.0
 
 
 class ServiceGuard:
-    """Rates, web pages of other origins, metrics: see `app.Guard`."""
+    """Rates, foreign hosts, web pages of other origins, metrics: see `app.Guard`."""
 
     def __init__(self, settings: WebSettings, metrics: HttpMetrics) -> None:
         self.metrics = metrics
+        self._hosts = Hosts(settings.own_hosts(), settings.allowed_hosts)
         self._origins = Origins(settings)
         per_s = settings.rate_limit_requests_per_sec
         self._rates = Rates(per_s=per_s, burst_s=_BURST_S) if per_s else None
@@ -42,6 +44,10 @@ class ServiceGuard:
         if operation is not None:
             label = self._labels.get(id(operation)) or self._labels.setdefault(id(operation), operation_id(operation))
         self.metrics.observe(label, status, seconds)
+
+    def check_host(self, request: Request) -> None:
+        if request.scope.get("scheme") != "https":
+            self._hosts.check(request.headers.getlist("host"))
 
     def check_origin(self, request: Request) -> dict[str, str]:
         return self._origins.headers_for(request.method, request.headers)

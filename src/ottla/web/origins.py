@@ -3,7 +3,7 @@
 A browser lets a page of any web site send some requests to this service, also to one that listens on loopback only. The
 page cannot read the answer, but the request is done. So requests that change something are refused if they come from a
 page of another origin, unless `access.control.allow.origin` allows it. Other clients send no Origin and are not
-affected.
+affected. A page has the origin of this service if its host is that of the request, which `hosts.py` has checked.
 """
 
 from __future__ import annotations

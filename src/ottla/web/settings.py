@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
+from urllib.parse import urlsplit
 
 from ottla.model.setting_types import (
     ANY,
@@ -107,6 +108,12 @@ class WebSettings(SettingsSnapshot):
     sasl_oauthbearer_clock_skew_seconds = ListenerSettings.sasl_oauthbearer_clock_skew_seconds
     sasl_oauthbearer_sub_claim_name = ListenerSettings.sasl_oauthbearer_sub_claim_name
     sasl_oauthbearer_scope_claim_name = ListenerSettings.sasl_oauthbearer_scope_claim_name
+    allowed_hosts = Setting(
+        "allowed.hosts", LIST, (), ANY,
+        "More host names that clients use for this service over http, such as registry or .example.com for a domain; * "
+        "allows all. IP addresses, localhost, and the names in listeners, host.name and advertised.listeners need no "
+        "entry. Another Host: error 40302.",
+    )  # fmt: skip
     access_control_allow_origin = Setting(
         "access.control.allow.origin", LIST, (), ANY,
         "Origins of web pages that may use the service from a browser, such as https://shop.example; * allows all.",
@@ -149,6 +156,12 @@ class WebSettings(SettingsSnapshot):
         vars(made).update({row.attribute: self.value_of(row.name) for row in map(self.rows().__getitem__, shared)})
         vars(made)["ssl_client_auth"] = self.ssl_client_authentication.lower()
         return made
+
+    def own_hosts(self) -> list[str]:
+        """Return the hosts that this service listens on and advertises, in the settings that it has."""
+        texts = {name: self.value_of(name) for name in ("host.name", "advertised.listeners") if name in self.rows()}
+        urls = (*self.listeners, *texts.get("advertised.listeners", ()))
+        return [*(urlsplit(url).hostname or "" for url in urls), texts.get("host.name", "")]
 
     @property
     def authenticates_clients(self) -> bool:

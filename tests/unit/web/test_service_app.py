@@ -38,7 +38,7 @@ OPERATIONS = [
 
 
 def make_app(texts: Mapping[str, str] | None = None, health: Callable[[], str | None] = lambda: None) -> App:
-    return Service(WebSettings.parse(texts or {}), []).make_app(
+    return Service(WebSettings.parse({"allowed.hosts": "hello", **(texts or {})}), []).make_app(
         OPERATIONS, title="Hello", error_response=error_response, describe_error=lambda error: None, health=health
     )
 
@@ -123,6 +123,24 @@ def test_rate_of_one_client_is_limited() -> None:
 
 PAGE = {"origin": "https://shop.example"}
 PREFLIGHT = {**PAGE, "access-control-request-method": "POST"}
+
+
+def test_page_whose_host_name_points_to_the_service_is_refused() -> None:
+    """DNS rebinding: for the browser, page and service have the same origin."""
+
+    async def check(client: httpx.AsyncClient) -> None:
+        rebound = {"host": "evil.example:1", "origin": "http://evil.example:1"}
+        for headers in (rebound, {"host": "evil.example"}):
+            for method, path in (("GET", "/hello/a"), ("POST", "/hello/a"), ("GET", "/health"), ("GET", "/none")):
+                answer = await client.request(method, path, headers=headers)
+                assert (answer.status_code, answer.json()["error_code"]) == (403, 40302)
+        refused = await client.options("/hello/a", headers={**PREFLIGHT, **rebound})
+        assert (refused.status_code, "access-control-allow-origin" in refused.headers) == (403, False)
+        # The certificate of the service has not that name, so no browser sends this over https.
+        assert (await client.get("https://evil.example/hello/a")).status_code == 200
+
+    run(make_app(), check)
+    run(make_app({"access.control.allow.origin": "*"}), check)
 
 
 def test_pages_of_other_origins_change_nothing_by_default() -> None:

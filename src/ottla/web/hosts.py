@@ -1,0 +1,75 @@
+"""The host names that requests may name: protection against DNS rebinding.
+
+A web page of another site can let the name of its own host point to the address of this service. For the browser the
+service is then a part of that site, so that the page may send every request and read the answers. Such requests have
+the name of the other site in their Host header. So a request is refused unless Host is an address, a name of the
+loopback interface, a name that the service listens on or advertises, or one of `allowed.hosts`.
+
+Requests over https are not checked: the browser has compared the name with the certificate of this service.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+from ottla.web.app import HttpError
+
+#: any host, in `allowed.hosts`
+_ALL: Final = "*"
+_LOCAL: Final = "localhost"
+_SHOWN_CHARACTERS_MAX: Final = 100
+
+
+class Hosts:
+    """The names of a service."""
+
+    def __init__(self, own: Iterable[str], allowed: Iterable[str]) -> None:
+        """`own` has the hosts of listeners and the advertised ones, `allowed` names and suffixes such as .example."""
+        names = {name.lower().rstrip(".") for name in (*own, *allowed) if name}
+        if any(_is_any_address(name) for name in names):
+            names.add(socket.gethostname().lower())
+        self._allows_all = _ALL in names
+        self._names = frozenset(name for name in names if not name.startswith("."))
+        self._suffixes = (f".{_LOCAL}", *(name for name in names if name.startswith(".")))
+
+    def check(self, headers: Iterable[str]) -> None:
+        """Raise HttpError 403 (40302) if one of the Host headers of a request is not a name of this service."""
+        for text in headers:
+            host = host_of(text)
+            if not self._allows_all and not self._is_own(host):
+                raise HttpError(
+                    403, 40302,
+                    f"{host[:_SHOWN_CHARACTERS_MAX]!r} is not a name of this service: use one of its addresses, or add "
+                    "the name to the setting allowed.hosts",
+                )  # fmt: skip
+
+    def _is_own(self, host: str) -> bool:
+        # A client that speaks HTTP/1.0 or has no name sends an empty one; a browser never does.
+        return host in ("", _LOCAL) or host in self._names or host.endswith(self._suffixes) or _is_address(host)
+
+
+def host_of(text: str) -> str:
+    """Return the host of a Host header in lower case, without its port.
+
+    >>> [host_of(text) for text in ("A.Example.:80", "[::1]:8081", "127.0.0.1", "a")]
+    ['a.example', '::1', '127.0.0.1', 'a']
+    """
+    text = text.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_any_address(host: str) -> bool:
+    return _is_address(host) and ipaddress.ip_address(host).is_unspecified
