@@ -15,8 +15,9 @@ holds for a short time. The table of these results has keyed hashes, no password
 takes as long as that of an unknown one.
 
 Failures. Each address has a budget of failures; when it is used up, the client gets 429 until some time has passed.
-Requests with credentials that were checked a short time ago are not affected. No log, error or repr shows a password or
-a token.
+Requests with credentials that were checked a short time ago are not affected, and a user who has logged in from the
+same address before has a budget of its own. Checks wait for a thread in a fair order (`check_queue.py`), so that wrong
+passwords from several addresses do not keep valid users out. No log, error or repr shows a password or a token.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityC
 from ottla.security.password_hashes import UsersFile
 from ottla.security.principals import SslPrincipalMapper
 from ottla.web.app import HttpError
+from ottla.web.check_queue import CheckQueue, Sender, TrustedSenders
 from ottla.web.rates import Rates
 from ottla.web.settings import WebSettings
 
@@ -101,6 +103,13 @@ CheckLogin = Callable[[Mapping[str, str]], bool]
 _Check = Callable[[], Identity | None]
 
 
+class _Waiting(NamedTuple):
+    """A check that waits for a thread, and the future of its result."""
+
+    check: _Check
+    result: asyncio.Future[Identity | None]
+
+
 class Authenticator:
     """Authenticates requests by the settings of a service. Called on the event loop."""
 
@@ -124,11 +133,12 @@ class Authenticator:
         self._secret = os.urandom(32)
         #: keyed hash of credentials -> identity and when the entry expires
         self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
-        #: checks in progress, by the same hash
+        #: checks that wait or are in progress, by the same hash
         self._checks: dict[bytes, asyncio.Future[Identity | None]] = {}
-        self._threads = ThreadPoolExecutor(
-            _THREADS if self._users is not None else _LOGIN_THREADS, thread_name_prefix="authentication"
-        )
+        self._waiting: CheckQueue[_Waiting] = CheckQueue(_WAITING_MAX)
+        self._trusted = TrustedSenders(now)
+        self._idle_threads = _THREADS if self._users is not None else _LOGIN_THREADS
+        self._threads = ThreadPoolExecutor(self._idle_threads, thread_name_prefix="authentication")
         self._failures = Rates(per_s=settings.authentication_failures_per_minute / 60, burst_s=60.0, now=now)
 
     def _prepare(self) -> None:
@@ -193,10 +203,11 @@ class Authenticator:
             login = _parse_basic(text)
             if login is None:
                 raise self._refusal(_REFUSAL)
-            return await self._authenticate(request, f"basic\0{login.name}\0{login.password}", self._basic_check(login))
+            credentials = f"basic\0{login.name}\0{login.password}"
+            return await self._authenticate(request, login.name, credentials, self._basic_check(login))
         if scheme.lower() == "bearer" and self._bearer:
             token = text.strip()
-            return await self._authenticate(request, f"bearer\0{token}", lambda: self._check_token(token))
+            return await self._authenticate(request, "", f"bearer\0{token}", lambda: self._check_token(token))
         raise self._refusal("the request has no credentials")
 
     def _certified(self, request: Request) -> Identity | None:
@@ -212,22 +223,24 @@ class Authenticator:
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
-    async def _authenticate(self, request: Request, credentials: str, check: _Check) -> Identity:
+    async def _authenticate(self, request: Request, name: str, credentials: str, check: _Check) -> Identity:
         key = hashlib.blake2b(credentials.encode(), key=self._secret, digest_size=32).digest()
         if (known := self._find(key)) is not None:
             return known
-        peer = request.client.host if request.client is not None else ""
-        if (wait_s := self._failures.wait_s(peer)) > 0:
+        sender = Sender(request.client.host if request.client is not None else "", name)
+        budget = "\0".join(sender) if sender in self._trusted else sender.address
+        if (wait_s := self._failures.wait_s(budget)) > 0:
             headers = {"retry-after": str(int(wait_s) + 1)}
             raise HttpError(429, 42901, "authentication failed too often; try again later", headers)
         try:
-            identity = await self._check_once(key, check)
+            identity = await self._check_once(key, sender, check)
         except AuthenticationFailed as error:
-            log.info("authentication failed peer=%s reason=%s", peer, error)
+            log.info("authentication failed peer=%s reason=%s", sender.address, error)
             identity = None
         if identity is None:
-            self._failures.spend(peer)
+            self._failures.spend(budget)
             raise self._refusal(_REFUSAL)
+        self._trusted.add(sender)
         return identity
 
     def _find(self, key: bytes) -> Identity | None:
@@ -240,18 +253,37 @@ class Authenticator:
         self._known.move_to_end(key)
         return found[1]
 
-    async def _check_once(self, key: bytes, check: _Check) -> Identity | None:
+    async def _check_once(self, key: bytes, sender: Sender, check: _Check) -> Identity | None:
         """Run a check in a thread, or wait for the same one that is in progress."""
         running = self._checks.get(key)
         if running is None:
-            if len(self._checks) >= _WAITING_MAX:
-                raise HttpError(503, 503, "too many clients authenticate at the same time", {"retry-after": "1"})
-            running = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(self._threads, check))
-            self._checks[key] = running
+            running = self._checks[key] = asyncio.get_running_loop().create_future()
             users = None if self._users is None else self._users.users
             running.add_done_callback(lambda done: self._remember(key, done, users))
+            lost = self._waiting.add(_Waiting(check, running), sender.address, is_trusted=sender in self._trusted)
+            if lost is not None:
+                reason = "too many clients authenticate at the same time"
+                lost.result.set_exception(HttpError(503, 503, reason, {"retry-after": "1"}))
+            self._start_checks()
         # A client that disconnects does not end the check for the others.
         return await asyncio.shield(running)
+
+    def _start_checks(self) -> None:
+        """Give checks that wait to threads that are idle."""
+        while self._idle_threads and (waiting := self._waiting.take()) is not None:
+            self._idle_threads -= 1
+            work = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(self._threads, waiting.check))
+            work.add_done_callback(partial(self._end_check, waiting.result))
+
+    def _end_check(self, result: asyncio.Future[Identity | None], work: asyncio.Future[Identity | None]) -> None:
+        self._idle_threads += 1
+        if work.cancelled():
+            result.cancel()
+        elif (error := work.exception()) is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(work.result())
+        self._start_checks()
 
     def _remember(self, key: bytes, done: asyncio.Future[Identity | None], users: object) -> None:
         del self._checks[key]

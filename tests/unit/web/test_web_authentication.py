@@ -176,7 +176,62 @@ def test_checks_of_the_same_credentials_are_done_once_and_their_number_is_limite
         gate.set()
         assert set(await asyncio.gather(*same[1:])) == {Identity("ann")}
         assert {each.status for each in await asyncio.gather(*others)} == {401, 503}
-        assert len(computed) == 64
+        # Two in threads, and 64 that waited.
+        assert len(computed) == 66
+
+    asyncio.run(check())
+
+
+def test_wrong_logins_of_several_addresses_do_not_keep_valid_users_out(
+    users: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, order = threading.Semaphore(0), []
+
+    def is_password(self: PasswordHash, password: bytes) -> bool:
+        assert gate.acquire(timeout=60)
+        order.append(password)
+        return password == b"s3cret:1"
+
+    monkeypatch.setattr(PasswordHash, "is_password", is_password)
+
+    async def check() -> None:
+        checked = Checked(users)
+        wrong = [
+            asyncio.create_task(checked.refused(basic("eve", f"{number}"), peer=f"10.0.0.{number % 4}"))
+            for number in range(80)
+        ]
+        await asyncio.sleep(0)
+        valid = asyncio.create_task(checked.ask(basic("ann", "s3cret:1"), peer="10.0.1.1"))
+        await asyncio.sleep(0)
+        for _ in range(10):
+            gate.release()
+        # Two checks are in threads, and each of the four addresses has one turn before that of the valid user.
+        assert await valid == Identity("ann")
+        assert len(order) <= 10
+        for _ in range(80):
+            gate.release()
+        assert {each.status for each in await asyncio.gather(*wrong)} == {401, 503}
+
+    asyncio.run(check())
+
+
+def test_user_who_has_logged_in_before_gets_in_from_the_address_of_an_attacker(users: dict[str, str]) -> None:
+    """A proxy or a gateway gives all its clients one address."""
+
+    async def check() -> None:
+        checked = Checked({**users, "authentication.failures.per.minute": "5"})
+        await checked.ask(basic("ann", "s3cret:1"))
+        for number in range(5):
+            assert (await checked.refused(basic("eve", f"{number}"))).status == 401
+        assert (await checked.refused(basic("bob", "pässwörd"))).status == 429
+        checked.now += 61  # the successful check of ann does not hold any more, and the address has its budget again
+        for number in range(5):
+            assert (await checked.refused(basic("eve", f"{number}"))).status == 401
+        assert await checked.ask(basic("ann", "s3cret:1")) == Identity("ann")
+        # Guesses of the password of ann have a budget too.
+        for number in range(5):
+            assert (await checked.refused(basic("ann", f"{number}"))).status == 401
+        assert (await checked.refused(basic("ann", "x"))).status == 429
 
     asyncio.run(check())
 
@@ -186,7 +241,7 @@ def test_failures_of_one_address_are_limited(users: dict[str, str]) -> None:
         checked = Checked({**users, "authentication.failures.per.minute": "5"})
         await checked.ask(basic("ann", "s3cret:1"))
         for number in range(5):
-            assert (await checked.refused(basic("ann", f"{number}"))).status == 401
+            assert (await checked.refused(basic("eve", f"{number}"))).status == 401
         error = await checked.refused(basic("bob", "pässwörd"))
         assert (error.status, error.error_code) == (429, 42901)
         assert int(error.headers["retry-after"]) > 0
@@ -194,8 +249,8 @@ def test_failures_of_one_address_are_limited(users: dict[str, str]) -> None:
         assert await checked.ask(basic("bob", "pässwörd"), peer="10.0.0.2") == Identity("bob")
         assert await checked.ask(basic("ann", "s3cret:1")) == Identity("ann")
         checked.now += 13
-        assert (await checked.refused(basic("ann", "x"))).status == 401
-        assert (await checked.refused(basic("ann", "y"))).status == 429
+        assert (await checked.refused(basic("eve", "x"))).status == 401
+        assert (await checked.refused(basic("eve", "y"))).status == 429
 
     asyncio.run(check())
 
