@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills validation-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills validation-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp extras clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -214,6 +214,11 @@ screens: $(VENV)/.run
 # Spark Declarative Pipelines: the example of the documentation, killed and continued.
 sdp: $(VENV)/.dev
 	OTTLA_SDP=1 $(BIN)/pytest tests/sdp -s
+
+# Each extra, installed by pip into an empty virtual environment, with the newest and with the minimum versions: its commands must
+# start, and tests of security, services and schemas pass with the minimum versions. EXTRA=edge VERSIONS=minimum select. Long: 650 MB.
+extras: $(VENV)/.dev
+	$(BIN)/python tests/packaging/extras_check.py $(if $(EXTRA),--extra $(EXTRA)) $(if $(VERSIONS),--versions $(VERSIONS))
 
 clean:
 	rm -rf $(VENV) $(VENV)-spark-previous .bench .mypy_cache .ruff_cache .hypothesis

@@ -15,8 +15,8 @@ from ottla.cli.failure import Failure
 from ottla.env.process import read_settings_file
 from ottla.model.settings import parse_properties
 
-#: packages of the extra `edge` that the services import
-_PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "fastavro")
+#: packages of the extra `edge` that the services import; google is the package of protobuf
+PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "google.protobuf")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -92,7 +92,14 @@ def service_options(listen_default: str) -> Callable[[_Function], _Function]:
 
 def missing_package() -> str | None:
     """Return the first package that the services need and that is not installed; None if all are."""
-    return next((name for name in _PACKAGES if importlib.util.find_spec(name) is None), None)
+    return next((name for name in PACKAGES if not _is_installed(name)), None)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
 
 
 def missing_message(package: str) -> str:
