@@ -29,7 +29,7 @@ TOPIC, BROKER = 2, 4
 
 def play(
     script: Callable[[World], Awaitable[None]], *, seed: int = 1, brokers: int = 3, profile: str = GENERAL,
-    settings: Mapping[str, str] | None = None, has_topic: bool = True,
+    settings: Mapping[str, str | None] | None = None, has_topic: bool = True,
 ) -> None:  # fmt: skip
     """Run a script in a world that has its topic and no faults.
 
@@ -66,11 +66,12 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def configure(world: World, number: int, **settings: str) -> None:
-    """Give a broker these settings when it starts next, in addition to the usual ones."""
+def configure(world: World, number: int, **settings: str | None) -> None:
+    """Give a broker these settings when it starts next, in addition to the usual ones; None removes one of those."""
     host = world.hosts[number]
     own = {"broker.id": str(number), "listeners": f"PLAINTEXT://{host.name}:{PORT}"}
-    host._settings = BrokerSettings.parse({**SETTINGS, **own, **CLUSTER_SETTINGS, **settings})
+    given = {**SETTINGS, **own, **CLUSTER_SETTINGS, **settings}
+    host._settings = BrokerSettings.parse({name: value for name, value in given.items() if value is not None})
 
 
 async def create_topic(

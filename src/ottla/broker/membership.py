@@ -103,6 +103,7 @@ class Membership:
         self.controller = Controller(
             services.store, services.broker_id, view=lambda: services.view, may_lead=self._may_control,
             min_isr=self._min_isr, clock=services.clock,
+            wanted_min_isr=lambda view, topic, count: services.wanted_min_isr(view, topic.config, count),
             balance_s=settings.leader_imbalance_check_interval_seconds if is_balanced else math.inf,
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
             unclean_allowed=lambda topic: services.topic_settings(topic).unclean_leader_election_enable,

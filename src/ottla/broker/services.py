@@ -23,13 +23,14 @@ from ottla.env.deferred import Deferred
 from ottla.env.tasks import Tasks
 from ottla.env.timers import TimerWheel
 from ottla.model.errors import ErrorCode, Refused
-from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.model.settings import BrokerSettings, TopicSettings, min_insync_replicas
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection
 from ottla.replica.log_moves import LogMoves
 from ottla.replica.manager import ReplicaManager
 from ottla.security.acls import ResourceType
 
+_MIN_INSYNC = "min.insync.replicas"
 #: bound of the settings of topics that are kept
 _RESOLVED_MAX = 1000
 
@@ -114,6 +115,16 @@ class Services:
 
     def topic_settings(self, topic: TopicView) -> TopicSettings:
         return self.resolved.of(topic, self.settings)
+
+    def wanted_min_isr(self, view: ClusterView, config: Mapping[str, str], replicas: int) -> int:
+        """Return min.insync.replicas for partitions with this many replicas of a topic with these settings.
+
+        It is the topic's, else that of the cluster, else the one in the file of this broker. The file counts on the
+        controller, which corrects the states of all topics, so that brokers with different files do not disagree.
+        """
+        defaults, _ = view.dynamic_config(self.broker_id)
+        given = config if _MIN_INSYNC in config or _MIN_INSYNC not in defaults else defaults
+        return min_insync_replicas(given, self.started_settings, replicas)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,10 +13,20 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ottla.cluster.decide import decide_and_write
-from ottla.cluster.leadership import IMBALANCE_PERCENTAGE, BelowMin, MinIsr, balance_leaders, elect, ops_elect
+from ottla.cluster.leadership import (
+    IMBALANCE_PERCENTAGE,
+    BelowMin,
+    MinIsr,
+    WantedMinIsr,
+    balance_leaders,
+    elect,
+    ops_elect,
+    set_min_isr,
+)
 from ottla.cluster.reassignment import ops_reassign, progress_all
 from ottla.cluster.schema import (
     CONTROLLER,
@@ -81,10 +91,13 @@ class Controller:
 
     def __init__(
         self, store: MetadataStore, broker_id: int, *, view: Callable[[], ClusterView], may_lead: Callable[[], bool],
-        min_isr: MinIsr, unclean_allowed: Callable[[TopicView], bool], clock: Clock,
+        min_isr: MinIsr, wanted_min_isr: WantedMinIsr, unclean_allowed: Callable[[TopicView], bool], clock: Clock,
         balance_s: float = math.inf, imbalance_percentage: float = IMBALANCE_PERCENTAGE,
     ) -> None:  # fmt: skip
         """``may_lead``: whether this broker is registered and its lease is valid.
+
+        ``wanted_min_isr`` is the min.insync.replicas that the states of partitions must have, ``min_isr`` the one that
+        counts until they have it.
 
         ``balance_s`` is how often leaders move back to the first replicas if more than ``imbalance_percentage`` of
         those of a broker are led elsewhere; infinity for never.
@@ -94,6 +107,7 @@ class Controller:
         self._view = view
         self._may_lead = may_lead
         self._min_isr = min_isr
+        self._wanted_min_isr = wanted_min_isr
         self._unclean_allowed = unclean_allowed
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -201,6 +215,9 @@ class Controller:
     def _next_changes(self, view: ClusterView) -> tuple[Sequence[Op], Changes]:
         if view.controller != ControllerView(self._id, self.epoch):
             raise Refused(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
+        resized = (set_min_isr(view, topic, self._wanted_min_isr) for topic in view.topics.values())
+        if topics := in_one_multi([*islice((topic for topic in resized if topic is not None), _TOPICS_PER_MULTI)]):
+            return ops_elect(view, topics, self.epoch), count_changes(view, topics)
         now = self._clock.monotonic()
         self._below_min.note(view, self._min_isr, now)
         topics = in_one_multi(

@@ -8,7 +8,8 @@ A replica is **electable** if its broker is alive, it is in the ISR or the ELR, 
     so every electable replica has every committed record
 
 The ELR (eligible leader replicas, KIP-966) are the replicas that left the ISR when it became smaller than
-``min.insync.replicas``. The ELR is emptied when the ISR is large enough again.
+``min.insync.replicas``. The ELR is emptied when the ISR is large enough again. The value of ``min.insync.replicas`` is
+part of the partition's state (``set_min_isr``): leader and controller use the same one, whatever their settings are.
 
 A log is **unclean** if its broker stopped uncleanly: records that were not synced may be missing. The broker writes the
 end of such a log into the state before it registers. A log is also unclean while it is offline because its disk failed;
@@ -55,13 +56,41 @@ _REPLACE_LEADER_AFTER_MAX_S = 300.0
 #: percentage of a broker's preferred partitions that others may lead before leaders are moved back, as in Kafka
 IMBALANCE_PERCENTAGE = 10
 
-#: the setting min.insync.replicas of a topic
+#: the setting min.insync.replicas of a topic; it counts only for partitions whose state has no value
 MinIsr = Callable[[TopicView], int]
+#: min.insync.replicas that the settings ask for in partitions of a topic with this many replicas
+WantedMinIsr = Callable[[ClusterView, TopicView, int], int]
 
 
 def effective_min_isr(partition: PartitionView, setting: int) -> int:
     """Return how many in-sync replicas acks=all needs: min.insync.replicas, at most all replicas."""
-    return max(1, min(setting, len(partition.replicas)))
+    return max(1, min(partition.min_isr or setting, len(partition.replicas)))
+
+
+def set_min_isr(view: ClusterView, topic: TopicView, wanted: WantedMinIsr) -> TopicView | None:
+    """Return the topic with min.insync.replicas in its state as the settings ask; None if nothing changes.
+
+    A leader that learns of a smaller value commits records with fewer in-sync replicas, so the same write removes
+    the replicas that were eligible only because of the larger value. While replicas are added or removed, the smaller
+    number of them counts, so that acks=all goes on.
+    """
+    values: dict[int, int] = {}
+    partitions = []
+    for partition in topic.partitions:
+        count = len(partition.replicas) - max(len(partition.adding), len(partition.removing))
+        if count not in values:
+            values[count] = wanted(view, topic, count)
+        if partition.min_isr != values[count]:
+            partition = partition.changed(min_isr=values[count])
+            if partition.elr and len(partition.isr) >= effective_min_isr(partition, 1):
+                partition = _without_elr(partition)
+        partitions.append(partition)
+    return _with_partitions(topic, partitions)
+
+
+def _without_elr(partition: PartitionView) -> PartitionView:
+    unclean = tuple(end for end in partition.unclean if end.broker in partition.isr)
+    return replace(partition, elr=(), unclean=unclean)
 
 
 # -- elections by the controller --------------------------------------------------------------------------------------
@@ -106,8 +135,7 @@ def elect_partition(
     isr = partition.isr
     if partition.elr and len(isr) >= effective_min_isr(partition, min_isr):
         # The ISR is large enough, for example because the setting was lowered: the ISR alone may have newer records.
-        unclean_isr = tuple(end for end in partition.unclean if end.broker in isr)
-        emptied = replace(partition, elr=(), unclean=unclean_isr)
+        emptied = _without_elr(partition)
         elected = elect_partition(emptied, alive, min_isr, unclean_allowed=unclean_allowed)
         return emptied.changed() if elected is emptied else elected
     if not partition.unclean and partition.leader in alive and all(each in alive for each in isr):

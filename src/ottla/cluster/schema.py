@@ -6,7 +6,7 @@
     /brokers/topics/T              {"version": 3, "topic_id": "...", "partitions": {"0": [1, 2, 3]},
                                     "adding_replicas": {"0": [3]}, "removing_replicas": {}}
     /brokers/topics/T/state        {"version": 3, "partitions": [[leader, leader_epoch, [isr...], partition_epoch,
-                                    [elr...], [[broker, last_epoch, end_offset]...]]]}
+                                    [elr...], [[broker, last_epoch, end_offset]...]]], "min_isr": 2}
     /brokers/ids/N                 ephemeral, the broker is alive; its ``created`` is the broker epoch
                                    {"version": 5, "host": "h", "port": 9092, "endpoints": ["PLAINTEXT://h:9092"],
                                     "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "rack": null,
@@ -33,6 +33,10 @@ ten thousand partitions takes one write per topic, and the partition epoch is a 
 column: its partition epochs are 0. The last two columns are the eligible leader replicas (KIP-966) and the ends of logs
 that may have lost records. Version 2 does not have them, and version 3 omits them in rows where both are empty. A state
 that needs neither column is written in version 2.
+
+``min_isr`` is min.insync.replicas of all partitions, or a list if they differ. It is part of the state, because the
+leader may acknowledge a record with fewer in-sync replicas only after the eligible leader replicas of the larger value
+are removed. One write does both, so no broker can act on one without the other. States of earlier releases lack it.
 
 A broker replaces /brokers/registered/N at every start, before anything else. Each multi that adds broker N to an ISR
 checks the version of this node, so that an addition conflicts if it is based on an earlier run of the broker (KIP-903).

@@ -89,6 +89,9 @@ class PartitionView:
     elr: tuple[int, ...] = ()
     #: members of the ISR or the ELR that stopped uncleanly and have not been refilled from a leader since
     unclean: tuple[LogEnd, ...] = ()
+    #: min.insync.replicas as the leader and the controller must use it, because the ELR depends on it; 0 in a state
+    #: that an earlier release has written: then each broker uses its own setting
+    min_isr: int = 0
 
     def changed(self, **fields: Any) -> PartitionView:
         """Return the partition with these fields changed and the next partition epoch."""
@@ -139,7 +142,11 @@ class TopicView:
             rows.append([*row, p.elr, p.unclean] if p.elr or p.unclean else row)
         # Brokers that do not know version 3 can still read a state that does not need it.
         version = 3 if any(p.elr or p.unclean for p in self.partitions) else 2
-        return to_json({"version": version, "partitions": rows})
+        value: dict[str, Any] = {"version": version, "partitions": rows}
+        values = [p.min_isr for p in self.partitions]
+        if any(values):
+            value["min_isr"] = values[0] if len(set(values)) == 1 else values
+        return to_json(value)
 
     def config_json(self) -> bytes:
         return config_json(self.config)
@@ -233,6 +240,7 @@ class _State(NamedTuple):
     partition_epoch: int
     elr: tuple[int, ...] = ()
     unclean: tuple[LogEnd, ...] = ()
+    min_isr: int = 0
 
 
 def _assignment_of(value: bytes) -> _Assignment:
@@ -247,10 +255,20 @@ def _assignment_of(value: bytes) -> _Assignment:
     return _Assignment(topic_id, replicas, adding, removing)
 
 
-def _state_of(row: list[Any]) -> _State:
+def _states_of(value: bytes) -> list[_State]:
+    """Return the states of a topic's partitions."""
+    data = json.loads(value)
+    rows, min_isr = data["partitions"], data.get("min_isr", 0)
+    values = min_isr if isinstance(min_isr, list) else [min_isr] * len(rows)
+    return [_state_of(row, int(each)) for row, each in zip(rows, values, strict=True)]
+
+
+def _state_of(row: list[Any], min_isr: int) -> _State:
     """Return the state of a partition. A row of version 1 has no partition epoch, one of version 2 no ELR."""
     leader, leader_epoch, isr, *rest = row
-    state = _State(int(leader), int(leader_epoch), tuple(map(int, isr)), int(rest[0]) if rest else 0)
+    state = _State(
+        int(leader), int(leader_epoch), tuple(map(int, isr)), int(rest[0]) if rest else 0, min_isr=min_isr
+    )  # fmt: skip
     if len(rest) <= 1:
         return state
     _, elr, unclean = rest
@@ -455,7 +473,7 @@ class ClusterView:
             if value is None:
                 self._states.pop(topic, None)
             else:
-                self._states[topic] = [_state_of(row) for row in json.loads(value)["partitions"]]
+                self._states[topic] = _states_of(value)
         elif value is None:
             self._assignments.pop(topic, None)
         else:
@@ -480,7 +498,7 @@ class ClusterView:
             PartitionView(
                 leader=row.leader, leader_epoch=row.leader_epoch, replicas=replicas[number], isr=row.isr,
                 partition_epoch=row.partition_epoch, adding=adding.get(number, ()), removing=removing.get(number, ()),
-                elr=row.elr, unclean=row.unclean,
+                elr=row.elr, unclean=row.unclean, min_isr=row.min_isr,
             )
             for number, row in enumerate(state)
         )  # fmt: skip

@@ -72,6 +72,8 @@ class PartitionState(Protocol):
     def replicas(self) -> tuple[int, ...]: ...
     @property
     def isr(self) -> tuple[int, ...]: ...
+    @property
+    def min_isr(self) -> int: ...
 
 
 class Reader(Protocol):
@@ -170,7 +172,7 @@ class Partition:
     """One partition of which this broker has a replica."""
 
     __slots__ = (
-        "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark",
+        "_min_isr", "appended_bytes", "broker_id", "epoch_start_offset", "followers", "has_room", "high_watermark",
         "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch",
         "leader_high_watermark", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers",
         "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
@@ -197,6 +199,8 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
+        #: min.insync.replicas in that state, 0 if it has none; it belongs to ``isr``, see `cluster.leadership`
+        self._min_isr = 0
         self.role = Role.FOLLOWER if log.failure is None else Role.OFFLINE
 
         #: False while its log directory is nearly full: fetches are served, produces are refused
@@ -255,6 +259,7 @@ class Partition:
         if state.partition_epoch != self.partition_epoch:
             self.proposed_isr = None  # it is applied, or another change has made it conflict
         self.partition_epoch, self.replicas, self.isr = state.partition_epoch, state.replicas, state.isr
+        self._min_isr = state.min_isr
         self.leader_id, self.leader_epoch = state.leader, state.leader_epoch
         role = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
         changed = is_new_epoch or (role is not self.role and self.role is not Role.OFFLINE)
@@ -375,7 +380,7 @@ class Partition:
     @property
     def min_in_sync(self) -> int:
         """Return how many in-sync replicas acks=all needs: ``min.insync.replicas``, at most all replicas."""
-        return min(self.log.settings.min_insync_replicas, len(self.replicas))
+        return min(self._min_isr or self.log.settings.min_insync_replicas, len(self.replicas))
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +57,7 @@ class Admin:
             just_lost=frozenset,
         )  # fmt: skip
         self.services.topic_settings = lambda topic: Services.topic_settings(self.services, topic)
+        self.services.wanted_min_isr = partial(Services.wanted_min_isr, self.services)
         self.context: Any = request_context(6)
 
     async def open(self) -> Admin:

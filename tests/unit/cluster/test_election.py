@@ -28,6 +28,7 @@ class Member:
         self.may_lead = True
         self.controller = Controller(
             store, number, view=lambda: self.view, may_lead=lambda: self.may_lead, min_isr=lambda topic: 2,
+            wanted_min_isr=lambda view, topic, count: 2,
             unclean_allowed=lambda topic: False, clock=LoopClock(place.loop),
         )  # fmt: skip
 

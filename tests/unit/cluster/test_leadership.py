@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
@@ -25,6 +26,7 @@ from ottla.cluster.leadership import (
     ops_elect,
     ops_mark_unclean,
     replace_partition,
+    set_min_isr,
 )
 from ottla.cluster.schema import (
     CONTROLLER_EPOCH,
@@ -39,7 +41,16 @@ from ottla.cluster.schema import (
     state_path,
 )
 from ottla.cluster.store import Changed, Check, Create, MetadataStore, Node, Put, VersionConflict
-from ottla.cluster.view import LOG_LOST, LOG_OFFLINE, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.cluster.view import (
+    LOG_LOST,
+    LOG_OFFLINE,
+    NO_LEADER,
+    ClusterView,
+    LogEnd,
+    PartitionView,
+    TopicView,
+    _states_of,
+)
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.types import Endpoint
 
@@ -525,3 +536,43 @@ def test_earlier_process_of_a_broker_cannot_mark_the_logs_of_the_current_one() -
         assert (await load_view(store)).topics["orders"] == marked
 
     play(scenario, topic_with(part(partition_epoch=0)))
+
+
+# -- min.insync.replicas in the state ----------------------------------------------------------------------------------
+
+
+def test_smaller_value_removes_the_replicas_that_were_eligible_because_of_the_larger_one() -> None:
+    below = part(isr=(1,), elr=(2, 3), min_isr=2, unclean=(LogEnd(1, 5, 90), LogEnd(2, 5, 80)))
+    changed = set_min_isr(ClusterView(), topic_with(below), lambda view, topic, count: 1)
+    assert changed is not None
+    (after,) = changed.partitions
+    assert (after.min_isr, after.elr, after.unclean) == (1, (), (LogEnd(1, 5, 90),))
+    assert after.partition_epoch == below.partition_epoch + 1
+    assert after.leader_epoch == below.leader_epoch
+
+
+def test_larger_value_keeps_the_eligible_replicas_and_the_same_value_changes_nothing() -> None:
+    below = topic_with(part(isr=(1,), elr=(2,), min_isr=2))
+    changed = set_min_isr(ClusterView(), below, lambda view, topic, count: 3)
+    assert changed is not None
+    assert (changed.partitions[0].min_isr, changed.partitions[0].elr) == (3, (2,))
+    assert set_min_isr(ClusterView(), below, lambda view, topic, count: 2) is None
+
+
+def test_value_in_the_state_counts_and_not_the_setting() -> None:
+    below = part(isr=(1,), elr=(2,), min_isr=2)
+    assert elect_partition(below, {1, 2, 3}, 1) is below
+    assert elect_partition(replace(below, min_isr=0), {1, 2, 3}, 1).elr == ()
+
+
+def test_smaller_number_of_replicas_counts_while_replicas_are_added() -> None:
+    growing = part(replicas=(1, 2, 3), adding=(2, 3), isr=(1,))
+    changed = set_min_isr(ClusterView(), topic_with(growing), lambda view, topic, count: count)
+    assert changed is not None
+    assert changed.partitions[0].min_isr == 1
+
+
+def test_state_keeps_one_value_or_one_for_each_partition() -> None:
+    for values in ((2, 2), (2, 1), (0, 0), (2, 0)):
+        topic = topic_with(*(part(min_isr=value) for value in values))
+        assert [row.min_isr for row in _states_of(topic.state_json())] == list(values)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.broker.apis.topics import live_brokers
 from ottla.broker.schema_validation import check_validation
 from ottla.broker.services import RequestContext, Services
-from ottla.cluster.controller import check_topic_name, check_topics
+from ottla.cluster.controller import check_topic_name, check_topics, put_state
 from ottla.cluster.decide import decide_and_write
+from ottla.cluster.leadership import set_min_isr
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
     GROUP_CONFIGS,
@@ -240,7 +241,9 @@ def _alter_topic(
     changed = apply_incremental({} if replace else topic.config, list(changes), TOPIC_SETTINGS)
     context.check_dead_letters(name, topic.config, changed)
     check_validation(name, TopicSettings.resolve(changed, services.settings), services.settings)
-    return [check_topics(view), _write_config(view, topic_config_path(name), changed)]
+    ops = [check_topics(view), _write_config(view, topic_config_path(name), changed)]
+    resized = set_min_isr(view, topic, lambda view, _, count: services.wanted_min_isr(view, changed, count))
+    return ops if resized is None else [*ops, put_state(view, resized)]
 
 
 def _alter_broker(
@@ -249,6 +252,8 @@ def _alter_broker(
     """Return the operations that store the changed settings, unless those that they have to agree with have changed."""
     if name:
         _check_broker(services, name)
+        if any(each == "min.insync.replicas" and operation != AlterOp.DELETE for each, operation, _ in changes):
+            raise InvalidConfig("min.insync.replicas cannot differ between brokers; set it for all of them or a topic")
     known: Mapping[str, str] = view.broker_configs.get(name or BROKER_DEFAULT, {})
     changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
     listeners = {endpoint.name for endpoint in services.settings.endpoints}

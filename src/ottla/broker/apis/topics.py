@@ -20,6 +20,7 @@ from ottla.cluster.controller import (
     plan_create_topic,
 )
 from ottla.cluster.decide import decide_and_write
+from ottla.cluster.leadership import set_min_isr
 from ottla.cluster.store import Op
 from ottla.cluster.view import INTERNAL_TOPICS, ClusterView, TopicView
 from ottla.model.errors import (
@@ -150,7 +151,11 @@ def _plan(services: Services, view: ClusterView, topic: NewTopic, topic_id: byte
         check_validation(topic.name, services.topic_settings(planned), services.settings)
     except InvalidSettings as error:
         raise InvalidConfig(str(error)) from None
-    return planned
+    return _with_min_isr(services, view, planned)
+
+
+def _with_min_isr(services: Services, view: ClusterView, topic: TopicView) -> TopicView:
+    return set_min_isr(view, topic, lambda view, _, count: services.wanted_min_isr(view, topic.config, count)) or topic
 
 
 async def create_topic_by_default(services: Services, name: str) -> TopicView | None:
@@ -336,6 +341,7 @@ async def _grow(services: Services, wanted: CreatePartitionsTopic, validate_only
         if topic.internal:
             raise InvalidTopic("partitions of an internal topic cannot be changed")
         larger = plan_create_partitions(view, topic, live_brokers(services, view), wanted.count, assignments)
+        larger = _with_min_isr(services, view, larger)
         usage.check_mutations()
         added = len(larger.partitions) - len(topic.partitions)
         return [] if validate_only else ops_update_topic(view, larger, change_id), added
