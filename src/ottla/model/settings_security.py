@@ -330,6 +330,10 @@ class SecuritySettings(ListenerSettings):
         "delegation.token.expiry.time.ms", LONG, 86_400_000, at_least(1),
         "Time after which a delegation token expires if it is not renewed.",
     )  # fmt: skip
+    delegation_token_max_per_owner = Setting(
+        "delegation.token.max.per.owner", INT, 100, at_least(1),
+        "Delegation tokens of one owner that have not expired. A user needs no right to create tokens for itself.",
+    )  # fmt: skip
     zookeeper_set_acl = Setting(
         "zookeeper.set.acl", BOOL, False, ANY,
         "Whether only the brokers of this cluster can change its nodes in ZooKeeper. Set `zookeeper.auth.digest`, too.",

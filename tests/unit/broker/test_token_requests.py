@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +165,28 @@ def test_expired_token_is_hidden_and_deleted_with_the_next_creation(tokens: Toke
     assert other.error_code == 0
     assert set(tokens.admin.view.access.tokens) == {other.token_id}
     assert tokens.renew(ALICE, made.hmac, -1).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+
+
+def test_tokens_of_one_owner_are_limited_and_others_still_get_theirs(tmp_path: Path) -> None:
+    """A user needs no right for tokens of its own, and the number of tokens of the cluster is limited."""
+    with asyncio.Runner() as runner, contextlib.closing(Tokens(runner, tmp_path)) as tokens:
+        limit = tokens.admin.services.started_settings.delegation_token_max_per_owner
+        assert limit == 100
+        made = [tokens.create(EVE) for _ in range(limit)]
+        assert {each.error_code for each in made} == {0}
+        assert tokens.create(EVE).error_code == ErrorCode.POLICY_VIOLATION
+        assert tokens.create(ALICE).error_code == 0
+        assert tokens.expire(EVE, made[0].hmac, -1).error_code == 0
+        assert tokens.create(EVE).error_code == 0
+        assert tokens.create(EVE).error_code == ErrorCode.POLICY_VIOLATION
+        tokens.now_ms += DAY_MS + 1
+        assert tokens.create(EVE).error_code == 0, "tokens that have expired do not count"
+
+
+@pytest.mark.parametrize("name", ["bob\n", "\x1bbob"])
+def test_renewer_with_control_characters_is_refused(tokens: Tokens, name: str) -> None:
+    renewers = [CreatableRenewers(principal_type="User", principal_name=name)]
+    assert tokens.create(ALICE, renewers=renewers).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_owner_and_renewers_change_a_token_and_others_do_not(tokens: Tokens) -> None:

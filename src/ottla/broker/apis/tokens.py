@@ -111,12 +111,18 @@ def _new_token(
 async def _create(services: Services, token: DelegationToken) -> None:
     """Store a new token, and delete some that have expired: tokens only become more when one is created."""
     path, change_id = token_path(token.token_id), services.new_id()
+    per_owner_max = services.started_settings.delegation_token_max_per_owner
 
     def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
         known = view.access.tokens
         expired = [each.token_id for each in known.values() if each.is_expired(token.issued_ms)][:_DELETED_MAX]
         if len(known) - len(expired) >= _TOKENS_MAX:
             raise PolicyViolation(f"there are {_TOKENS_MAX} delegation tokens already")
+        of_owner = sum(each.owner == token.owner and not each.is_expired(token.issued_ms) for each in known.values())
+        if of_owner >= per_owner_max:
+            raise PolicyViolation(
+                f"{token.owner} has {per_owner_max} delegation tokens (delegation.token.max.per.owner)"
+            )
         deletions = [Delete(token_path(each), view.versions[token_path(each)]) for each in expired]
         return [_deleting(view, change_id, bool(expired)), *deletions, Create(path, token_json(token))], None
 
