@@ -16,6 +16,8 @@ import trustme
 from tests.hostile.harness import Attacked, scaled
 
 from ottla.testing.process import reserve_port
+from ottla.testing.raw import RawClient
+from ottla.wire.messages.api_versions import ApiVersionsRequest
 
 pytestmark = pytest.mark.broker
 
@@ -177,3 +179,22 @@ def test_tokens_without_end_are_cut_off(target: tuple[Attacked, int], authority:
         except (ConnectionError, ssl.SSLError):
             pass
     attacked.report().check()
+
+
+def test_silent_connections_do_not_keep_clients_out_when_descriptors_run_out() -> None:
+    """The oldest connection that never sent a request is closed for each new one. Those that are used stay."""
+    with Attacked() as attacked:
+        pid, limit = attacked.process.pid, scaled(256, 1024)
+        port = attacked.bootstrap.rsplit(":", 1)[1]
+        with RawClient(attacked.bootstrap) as used:
+            used.ask(ApiVersionsRequest(), 0)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
+            opened = open_many(int(port), 2 * limit, b"")
+            for _ in range(20):
+                with RawClient(attacked.bootstrap) as client:
+                    assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+            assert used.ask(ApiVersionsRequest(), 0).error_code == 0
+            assert connections(pid) <= limit
+            attacked.report().check()
+        for each in opened:
+            each.close()

@@ -141,6 +141,11 @@ class BrokerMetrics:
             ("ottla_read_errors", "Reads of a log's files that failed.", replicas.read_errors),
             ("ottla_producers_evicted", "Producers that expired early.", replicas.producers_evicted),
             ("ottla_connections_refused", "Connections over a limit.", server.refused_connections),
+            (
+                "ottla_connections_evicted",
+                "Connections without a login or a request that were closed for new ones.",
+                server.evicted_connections,
+            ),
             ("ottla_frames_refused", "Frames that could not be understood.", refused_frames),
             (
                 "ottla_metrics_connections_refused",

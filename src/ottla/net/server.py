@@ -4,6 +4,10 @@ A turn is one iteration of the event loop in which something happens. It begins 
 completed job and ends before the loop waits again: libuv serves all readable sockets first and runs ``call_soon``
 callbacks after them. At the end of a turn, 1 files are written and 2 replies are sent. This order guarantees that
 nothing is acknowledged that is not in a file.
+
+A connection is *fresh* until its client has authenticated, or has sent a request where no login is needed. Any machine
+can open such connections, so they must not keep others out: when a limit is reached, the oldest fresh connection is
+closed for the new one. Connections that are not fresh are only closed for those of other brokers.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,6 +24,7 @@ from typing import NamedTuple
 from ottla.env.clock import Clock
 from ottla.env.log_limit import LogLimit
 from ottla.env.metrics import Histogram
+from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler
 from ottla.net.network import Listener, Network, SocketNetwork
 from ottla.net.tls import TlsServer
@@ -28,6 +34,9 @@ log.addFilter(LogLimit())
 
 #: the longest time between two searches for idle connections
 _SWEEP_S = 5.0
+#: A fresh connection that is closed keeps its descriptor until the end of the turn. So new ones may have this many of
+#: the descriptors that are kept for files, and no more than half of them.
+_DESCRIPTORS_ABOVE_MAX = 64
 
 
 class ConnectionLimits(NamedTuple):
@@ -81,6 +90,14 @@ class Server:
         self.unready: dict[Connection, float] = {}
         #: called for each connection that is admitted
         self.on_admitted: Callable[[Connection], None] | None = None
+        #: fresh connections, in the order in which they were accepted
+        self.fresh: dict[Connection, None] = {}
+        #: those that were closed for new ones
+        self.evicted_connections = 0
+        #: those of them whose descriptors are still in use
+        self._leaving: set[Connection] = set()
+        #: connections for which there are descriptors, as far as it is known
+        self._descriptors_room: float = math.inf
         self.refused_connections = 0
         self.accepted = 0
         self.refused_frames = 0
@@ -102,6 +119,8 @@ class Server:
         """
         if begin is not None:
             self._begin[name] = begin
+        else:
+            handle = self.first_handler(handle)
         factory = tls.factory(self, handle, name) if tls else lambda: Connection(self, handle, name)
         await listener.serve(self._loop, factory)
         self._listeners.append(listener)
@@ -135,21 +154,16 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Register a new connection. Return False if a limit on connections is exceeded."""
-        host, listener, limits = connection.peer_host, connection.listener, self._limits
-        of_host, of_listener = self._per_host[host], self._per_listener[listener]
-        if (
-            of_listener >= limits.per_listener.get(listener, limits.total)
-            or (len(self.connections) >= limits.total and listener != limits.protected)
-            or of_host >= limits.per_host
-            or connection.transport.get_extra_info("socket").fileno() >= self.network.descriptors_for_clients()
-        ):
+        host, listener = connection.peer_host, connection.listener
+        if not self._has_room(connection):
             self.refused_connections += 1
             log.warning(
                 "connection refused peer=%s listener=%s open=%d of_listener=%d from_peer=%d", host, listener,
-                len(self.connections), of_listener, of_host,
+                len(self.connections), self._per_listener[listener], self._per_host[host],
             )  # fmt: skip
             return False
         self.connections[connection] = None
+        self.fresh[connection] = None
         self.accepted += 1
         connection.number = self.accepted
         self._per_host[host] += 1
@@ -161,6 +175,58 @@ class Server:
             self.on_admitted(connection)
         self._close_excess()
         return True
+
+    def _has_room(self, connection: Connection) -> bool:
+        """Return whether a connection can be admitted, after fresh ones were closed for it if necessary."""
+        host, listener, limits = connection.peer_host, connection.listener, self._limits
+        above = self._note_descriptor(connection.transport.get_extra_info("socket").fileno())
+        if above >= min(self.network.descriptors_for_clients() // 14, _DESCRIPTORS_ABOVE_MAX):
+            return False
+        of_listener_max = limits.per_listener.get(listener, limits.total)
+        total = self._descriptors_room if listener == limits.protected else min(limits.total, self._descriptors_room)
+        while True:
+            is_listener_full = self._per_listener[listener] >= of_listener_max
+            is_host_full = self._per_host[host] >= limits.per_host
+            if not (is_listener_full or is_host_full or len(self.connections) >= total):
+                return True
+            if not self._evict_fresh(listener if is_listener_full else None, host if is_host_full else None):
+                is_full = len(self.connections) >= limits.total and listener != limits.protected
+                return not (is_listener_full or is_host_full or is_full or above >= 0)
+
+    def _note_descriptor(self, number: int) -> int:
+        """Note how many connections there is room for, and return how far a descriptor is above those for clients.
+
+        The kernel assigns the lowest free number, so all descriptors below this one are in use.
+        """
+        above = number - self.network.descriptors_for_clients()
+        if above >= 0:
+            self._descriptors_room = max(len(self.connections) + len(self._leaving) - above, 0)
+        return above
+
+    def _evict_fresh(self, listener: str | None, host: str | None) -> bool:
+        """Close the oldest fresh connection, of a listener and of an address if they are given; False if none is."""
+        for each in self.fresh:
+            if listener in (None, each.listener) and host in (None, each.peer_host):
+                self.evicted_connections += 1
+                log.warning(
+                    "connection closed for a new one, it has not authenticated or sent a request peer=%s listener=%s",
+                    each.peer_host, each.listener,
+                )  # fmt: skip
+                each.abort()
+                self.forget(each)  # now, so that it does not count any more
+                self._leaving.add(each)
+                return True
+        return False
+
+    def first_handler(self, handle: Handler) -> Handler:
+        """Return the handler of new connections that need no login: after their first request they are not fresh."""
+
+        def handle_first(connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int) -> None:
+            self.fresh.pop(connection, None)
+            connection.exchange_handler(handle)
+            handle(connection, buffer, view, start, end)
+
+        return handle_first
 
     def limit_connections(self, limits: ConnectionLimits) -> None:
         """Use other limits. As in Kafka a smaller total closes connections, a smaller limit of a listener does not."""
@@ -179,9 +245,11 @@ class Server:
             connection.abort()
 
     def forget(self, connection: Connection) -> None:
+        self._leaving.discard(connection)
         if connection not in self.connections:
             return
         del self.connections[connection]
+        self.fresh.pop(connection, None)
         self.unready.pop(connection, None)
         self._per_listener[connection.listener] -= 1
         self._per_host[connection.peer_host] -= 1
@@ -195,8 +263,10 @@ class Server:
         self.unready[connection] = self.monotonic() + within_s
 
     def set_up(self, connection: Connection) -> None:
-        """The client has completed its handshake and is authenticated."""
+        """The client has completed its handshake, and its login if the listener needs one."""
         self.unready.pop(connection, None)
+        if connection.listener in self._begin:
+            self.fresh.pop(connection, None)
 
     def _end_unready(self) -> None:
         now = self.monotonic()
@@ -213,6 +283,7 @@ class Server:
 
         Watch those that are not read from, for whatever reason, so that their end is noticed too.
         """
+        self._descriptors_room = math.inf  # files may have been closed
         try:
             oldest = self.monotonic() - self.idle_s_max
             for connection in list(self.connections):

@@ -118,7 +118,7 @@ class Client:
         self.on_frame: Callable[[bytes], None] = self.reserve
         self._loop = loop
         self._kernel = bytearray()
-        self.connection = Connection(server, self._handle, listener)
+        self.connection = Connection(server, server.first_handler(self._handle), listener)
         self.transport = self.connection.transport = Transport(host, sock)  # type: ignore[assignment]
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
@@ -167,6 +167,15 @@ class Fixture:
 
     def client(self, sock: socket.socket | None = None, host: str = "10.0.0.1", listener: str = "") -> Client:
         return Client(self.server, self.loop, sock, host, listener)
+
+    def used_client(self, sock: socket.socket | None = None, host: str = "10.0.0.1", listener: str = "") -> Client:
+        """Return a client that has sent a request, unless its connection was refused."""
+        client = self.client(sock, host, listener)
+        if not client.transport.ended:
+            client.on_frame = client.echo
+            client.feed(framed(ONE))
+            client.turn()
+        return client
 
 
 @pytest.fixture
@@ -465,27 +474,105 @@ def test_lost_client_is_forgotten_with_everything_that_is_parked_for_it(fixture:
 
 def test_connection_beyond_the_limit_is_refused() -> None:
     fixture = Fixture(LIMITS._replace(total=2))
-    clients = [fixture.client() for _ in range(3)]
+    clients = [fixture.used_client() for _ in range(3)]
     assert [client.transport.ended for client in clients] == ["", "", "aborted"]
     clients[0].connection.connection_lost(None)
     clients[2].connection.connection_lost(None)
-    assert fixture.client().transport.ended == ""
+    assert fixture.used_client().transport.ended == ""
     assert fixture.server.refused_connections == 1
 
 
 def test_limit_for_one_address_leaves_room_for_others() -> None:
     fixture = Fixture(LIMITS._replace(per_host=1))
     hosts = ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
-    assert [fixture.client(host=host).transport.ended for host in hosts] == ["", "aborted", ""]
+    assert [fixture.used_client(host=host).transport.ended for host in hosts] == ["", "aborted", ""]
 
 
 def test_limit_of_one_listener_leaves_room_for_others() -> None:
     fixture = Fixture(LIMITS._replace(per_listener={"EXTERNAL": 1}))
-    first = fixture.client(listener="EXTERNAL")
+    first = fixture.used_client(listener="EXTERNAL")
     listeners = ["EXTERNAL", "INTERNAL", "INTERNAL"]
-    assert [fixture.client(listener=name).transport.ended for name in listeners] == ["aborted", "", ""]
+    assert [fixture.used_client(listener=name).transport.ended for name in listeners] == ["aborted", "", ""]
     first.connection.connection_lost(None)
-    assert fixture.client(listener="EXTERNAL").transport.ended == ""
+    assert fixture.used_client(listener="EXTERNAL").transport.ended == ""
+
+
+class HighSocket:
+    """A socket whose descriptor is one of the last that clients may have, or above them."""
+
+    def __init__(self, number: int) -> None:
+        self.fileno = lambda: number
+
+    def detach(self) -> int:
+        return -1
+
+
+@pytest.mark.parametrize("limits", [
+    LIMITS._replace(total=2), LIMITS._replace(per_host=2), LIMITS._replace(per_listener={"": 2}),
+])  # fmt: skip
+def test_oldest_connection_without_a_request_is_closed_for_a_new_one(limits: ConnectionLimits) -> None:
+    fixture = Fixture(limits)
+    first, second = fixture.client(), fixture.used_client()
+    for _ in range(3):
+        third = fixture.client()
+        assert [each.transport.ended for each in (first, second, third)] == ["aborted", "", ""]
+        first = third
+    assert (fixture.server.evicted_connections, fixture.server.refused_connections) == (3, 0)
+    assert len(fixture.server.connections) == 2
+    third.feed(framed(ONE))
+    assert fixture.client().transport.ended == "aborted", "both have sent a request"
+    assert fixture.server.refused_connections == 1
+
+
+def test_incomplete_request_does_not_keep_a_connection() -> None:
+    fixture = Fixture(LIMITS._replace(total=1))
+    slow = fixture.client()
+    slow.feed(framed(THREE)[:-1])
+    assert fixture.client().transport.ended == ""
+    assert slow.transport.ended == "aborted"
+
+
+def test_connection_is_closed_only_where_that_makes_room() -> None:
+    fixture = Fixture(LIMITS._replace(per_host=1, per_listener={"EXTERNAL": 2}))
+    silent = [
+        fixture.client(host="10.0.0.1", listener="INTERNAL"),
+        fixture.client(host="10.0.0.2", listener="EXTERNAL"),
+    ]
+    used = fixture.used_client(host="10.0.0.3", listener="EXTERNAL")
+    assert fixture.client(host="10.0.0.3").transport.ended == "aborted", "the address has a connection that is used"
+    assert [each.transport.ended for each in (*silent, used)] == ["", "", ""]
+    assert fixture.client(host="10.0.0.4", listener="EXTERNAL").transport.ended == ""
+    assert [each.transport.ended for each in (*silent, used)] == ["", "aborted", ""]
+
+
+def test_connection_without_a_request_is_closed_when_few_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture = Fixture(LIMITS._replace(total=1000, per_host=1000))
+    monkeypatch.setattr(fixture.server.network, "descriptors_for_clients", lambda: 160)
+    sockets: Any = [HighSocket(number) for number in (100, 101, 160, 161, 170, 171)]
+    silent, used = fixture.client(sockets[0]), fixture.client(sockets[1])
+    used.feed(framed(ONE))
+    assert fixture.client(sockets[2]).transport.ended == ""
+    assert [silent.transport.ended, used.transport.ended] == ["aborted", ""]
+    assert fixture.client(sockets[3]).transport.ended == ""
+    assert fixture.client(sockets[4]).transport.ended == "aborted", "descriptors for files are kept"
+    assert fixture.client(sockets[5]).transport.ended == "aborted"
+
+
+def test_connection_that_needs_a_login_is_fresh_until_then() -> None:
+    fixture = Fixture(LIMITS._replace(total=2))
+    fixture.server._begin["SASL"] = lambda connection: None
+    clients = [fixture.client(listener="SASL") for _ in range(2)]
+    fixture.server.set_up(clients[0].connection)
+    assert fixture.client(listener="SASL").transport.ended == ""
+    assert [each.transport.ended for each in clients] == ["", "aborted"]
+
+
+def test_handshake_alone_does_not_keep_a_connection_that_needs_no_login() -> None:
+    fixture = Fixture(LIMITS._replace(total=1))
+    client = fixture.client(listener="SSL")
+    fixture.server.set_up(client.connection)
+    assert fixture.client(listener="SSL").transport.ended == ""
+    assert client.transport.ended == "aborted"
 
 
 BROKERS = LIMITS._replace(total=3, per_listener={"BROKERS": 3}, protected="BROKERS")
@@ -493,23 +580,23 @@ BROKERS = LIMITS._replace(total=3, per_listener={"BROKERS": 3}, protected="BROKE
 
 def test_connection_of_another_broker_replaces_the_one_that_was_used_least_recently() -> None:
     fixture = Fixture(BROKERS)
-    old = fixture.client(listener="BROKERS")
-    clients = [fixture.client(listener="EXTERNAL") for _ in range(2)]
+    old = fixture.used_client(listener="BROKERS")
+    clients = [fixture.used_client(listener="EXTERNAL") for _ in range(2)]
     for number, client in enumerate([*clients[::-1], old]):
         client.connection.last_active = float(number)
-    assert fixture.client(listener="BROKERS").transport.ended == ""
+    assert fixture.used_client(listener="BROKERS").transport.ended == ""
     assert [each.transport.ended for each in (old, *clients)] == ["", "", "aborted"]
     clients[1].connection.connection_lost(None)
-    assert fixture.client(listener="EXTERNAL").transport.ended == "aborted"
+    assert fixture.used_client(listener="EXTERNAL").transport.ended == "aborted"
     assert fixture.server.refused_connections == 1
 
 
 def test_brokers_replace_no_connection_above_the_limit_of_their_listener() -> None:
     fixture = Fixture(BROKERS)
-    client, *brokers = [fixture.client(listener=name) for name in ("EXTERNAL", "BROKERS", "BROKERS", "BROKERS")]
+    client, *brokers = [fixture.used_client(listener=name) for name in ("EXTERNAL", "BROKERS", "BROKERS", "BROKERS")]
     assert client.transport.ended == "aborted"
     client.connection.connection_lost(None)
-    assert fixture.client(listener="BROKERS").transport.ended == "aborted"
+    assert fixture.used_client(listener="BROKERS").transport.ended == "aborted"
     assert [each.transport.ended for each in brokers] == ["", "", ""]
 
 
