@@ -32,7 +32,6 @@ _OBSERVE_S = 0.05
 #: the base setup of the cases: failures are noticed within seconds
 SETTINGS = {
     "zookeeper.session.timeout.ms": "4000",
-    "replica.lag.time.max.ms": "3000",
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": "3",
     "offsets.topic.replication.factor": "3",

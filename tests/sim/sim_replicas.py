@@ -41,7 +41,7 @@ from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients
 from ottla.net.server import ConnectionLimits, Server
 from ottla.replica.fetcher import ReplicaFetchers
-from ottla.replica.isr import wanted_isr
+from ottla.replica.isr import Limits, wanted_isr
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Role, Until
 from ottla.testing.disk import MemoryDisk
@@ -175,7 +175,7 @@ class ReplicaHost:
         if partition.role is not Role.LEADER:
             return
         epochs = {number: host.epoch for number, host in world.hosts.items() if host.life is not None}
-        isr = wanted_isr(partition, epochs, LAG_S, world.loop.time())
+        isr = wanted_isr(partition, epochs, Limits(LAG_S), world.loop.time())
         if set(isr) != set(partition.isr) and partition.proposed_isr is None:
             partition.proposed_isr = isr
             leader_epoch, partition_epoch = partition.leader_epoch, partition.partition_epoch

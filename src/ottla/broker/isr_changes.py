@@ -1,7 +1,7 @@
 """Writes the leader's ISR changes to the metadata store: many partitions in one multi, one change of each at a time.
 
 A replica that has caught up joins within CHECK_S. A replica that lags leaves when ``replica.lag.time.max.ms`` is over,
-at most a tenth of this time later.
+a silent one when ``replica.silence.time.max.ms`` is over, at most a tenth of this time later.
 The decision is `replica/isr.py`; versions in the store make sure that it is applied to the state it was made from.
 After a conflict it is not repeated with the new version: the watch brings the new state, and the next check decides
 again.
@@ -10,6 +10,7 @@ again.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 from ottla.broker.services import Services
@@ -18,15 +19,20 @@ from ottla.cluster.leadership import change_isr, ops_change_isr, replace_partiti
 from ottla.cluster.store import Op, StoreError
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.model.errors import KafkaError
-from ottla.replica.isr import wanted_isr
+from ottla.replica.isr import Limits, wanted_isr
 from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
 
 #: how often leaders look at the replicas that are not in sync
 CHECK_S = 0.1
-#: part of ``replica.lag.time.max.ms`` after which leaders look at all replicas, also at those that are in sync
+#: part of ``replica.lag.time.max.ms`` after which leaders look at all replicas, also at those that are in sync, and
+#: part of ``replica.silence.time.max.ms`` after which they look at partitions with records that a replica may lack
 _FULL_CHECK_PART = 1 / 10
+#: a follower may be silent for this time more than for ``replica.fetch.wait.max.ms``
+_SILENCE_MARGIN_S = 1.0
+#: after a longer time without a check this process stood still
+_PAUSE_S = 1.0
 #: topics whose states are written in one multi
 _TOPICS_PER_MULTI = 100
 
@@ -37,28 +43,37 @@ class IsrChanges:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._is_writing = False
-        self._full_check_due = 0.0
+        self._full_check_due = self._silence_check_due = 0.0
+        self._checked_at = self._running_since = -math.inf
         # Counters
         self.shrinks = 0
         self.expands = 0
 
     def check(self, now: float) -> None:
-        """Propose the changes that are due. Called every CHECK_S."""
+        """Propose the changes that are due. Called every CHECK_S while the lease is valid."""
+        if now - self._checked_at > _PAUSE_S:
+            self._running_since = now
+        self._checked_at = now
         if self._is_writing:
             return
-        settings, replicas = self._services.settings, self._services.replicas
-        lag_s = settings.replica_lag_time_max_ms / 1000
-        is_full = now >= self._full_check_due
+        replicas, limits = self._services.replicas, self._limits()
+        is_full, is_silence_due = now >= self._full_check_due, now >= self._silence_check_due
         if is_full:
-            self._full_check_due = now + lag_s * _FULL_CHECK_PART
+            self._full_check_due = now + limits.lag_s * _FULL_CHECK_PART
+        if is_silence_due:
+            self._silence_check_due = now + limits.silence_s * _FULL_CHECK_PART
         epochs = {broker.broker_id: broker.epoch for broker in self._services.view.brokers.values()}
         wanted: dict[Partition, tuple[int, ...]] = {}
         # Thousands of partitions are in sync for days: between full checks only the others cost time.
-        for partition in replicas.replicated() if is_full else replicas.unsettled():
-            is_settled = partition.proposed_isr is None
-            if partition.role is not Role.LEADER or (is_settled and not is_full and not _can_grow(partition, epochs)):
+        for partition in replicas.replicated() if is_full or is_silence_due else replicas.unsettled():
+            if partition.role is not Role.LEADER:
                 continue
-            isr = wanted_isr(partition, epochs, lag_s, now)
+            is_settled = partition.proposed_isr is None
+            # An in-sync replica lacks records only if they are above the high watermark.
+            is_behind = is_silence_due and partition.high_watermark < partition.log.log_end_offset
+            if not (is_full or is_behind or not is_settled or _can_grow(partition, epochs)):
+                continue
+            isr = wanted_isr(partition, epochs, limits, now)
             if not is_settled or set(isr) != set(partition.isr):
                 wanted[partition] = isr
         if wanted:
@@ -72,6 +87,13 @@ class IsrChanges:
                 replicas.note_isr(partition)
             self._is_writing = True
             self._services.tasks.start(self._propose(wanted, registered, unsettled), "change in-sync replicas")
+
+    def _limits(self) -> Limits:
+        settings = self._services.settings
+        lag_s = settings.replica_lag_time_max_ms / 1000
+        fetch_s = settings.replica_fetch_wait_max_ms / 1000 + _SILENCE_MARGIN_S
+        silence_s = min(max(settings.replica_silence_time_max_ms / 1000, fetch_s), lag_s)
+        return Limits(lag_s, silence_s, self._running_since)
 
     async def _propose(
         self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int], unsettled: set[Partition]
@@ -144,4 +166,6 @@ class IsrChanges:
 def _can_grow(partition: Partition, broker_epochs: Mapping[int, int]) -> bool:
     """Return whether a replica that is not in the ISR belongs to a registered broker."""
     isr = partition.isr
+    if len(isr) == len(partition.replicas):
+        return False
     return any(number in broker_epochs for number in partition.replicas if number not in isr)

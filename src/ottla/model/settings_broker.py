@@ -268,7 +268,16 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
         LONG,
         30_000,
         at_least(1),
-        "Time without a fetch after which a follower is out of sync.",
+        "Time without all records of the leader after which a follower that fetches is out of sync. See "
+        "`replica.silence.time.max.ms` for one that does not fetch.",
+    )
+    replica_silence_time_max_ms = Setting(
+        "replica.silence.time.max.ms",
+        LONG,
+        3_000,
+        at_least(1),
+        "Ottla only. Time without a fetch after which a follower that lacks records is out of sync, at least "
+        "`replica.fetch.wait.max.ms` and one second. `acks=all` waits this long for a follower that is cut off.",
     )
     replica_selector_class = Setting(
         "replica.selector.class",

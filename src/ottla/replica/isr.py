@@ -1,6 +1,10 @@
 """The leader's decisions about its in-sync replicas, as pure functions. The metadata store applies them by version.
 
-A follower leaves if it has not had all of the leader's records for ``replica.lag.time.max.ms``. A replica joins when
+A follower leaves if it has not had all of the leader's records for ``replica.lag.time.max.ms``, or if it lacks records
+and has not fetched for ``replica.silence.time.max.ms``. A follower that runs fetches at least every
+``replica.fetch.wait.max.ms``, whether there are records or not. So one that is silent is cut off, or its process
+stands still, and one that fetches is only slow. The time in which the leader itself stood still does not count. A
+replica joins when
 
 - it has synced everything below the high watermark, because it may have to lead after a power failure of all others,
 - it has everything that the log had when the leader's epoch began, because the high watermark of a new leader can be
@@ -15,11 +19,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ottla.replica.partition import Follower, Partition
 
 
-def wanted_isr(partition: Partition, broker_epochs: Mapping[int, int], lag_s: float, now: float) -> tuple[int, ...]:
+class Limits(NamedTuple):
+    """How long a follower may lack records."""
+
+    #: while it fetches
+    lag_s: float
+    #: while it does not fetch
+    silence_s: float = math.inf
+    #: since when this leader has looked at its followers without a pause
+    running_since: float = -math.inf
+
+
+def wanted_isr(partition: Partition, broker_epochs: Mapping[int, int], limits: Limits, now: float) -> tuple[int, ...]:
     """Return the in-sync replicas as the leader wants them, in the order of the assignment.
 
     ``broker_epochs`` are the registered brokers.
@@ -29,13 +45,16 @@ def wanted_isr(partition: Partition, broker_epochs: Mapping[int, int], lag_s: fl
         number for number in partition.replicas
         if number == own or (
             (number in partition.isr or may_join(partition, number, broker_epochs))
-            and not _lags(partition, partition.followers[number], lag_s, now)
+            and not _lags(partition, partition.followers[number], limits, now)
         )
     )  # fmt: skip
 
 
-def _lags(partition: Partition, follower: Follower, lag_s: float, now: float) -> bool:
-    return follower.end_offset < partition.log.log_end_offset and now - follower.caught_up_at > lag_s
+def _lags(partition: Partition, follower: Follower, limits: Limits, now: float) -> bool:
+    if follower.end_offset >= partition.log.log_end_offset:
+        return False
+    heard_of_at = max(follower.fetched_at, follower.caught_up_at, limits.running_since)
+    return now - follower.caught_up_at > limits.lag_s or now - heard_of_at > limits.silence_s
 
 
 def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:

@@ -14,7 +14,7 @@ from ottla.testing.links import ZOOKEEPER, Links, Member, ProcessMembers
 from ottla.testing.process import BrokerProcess, reserve_port
 
 #: a test's cluster notices failures early, and each broker serves metrics: their address is in its ``ready_line``
-_TEST_SETTINGS = {"replica.lag.time.max.ms": "3000", "metrics.listener": "HTTP://127.0.0.1:0"}
+_TEST_SETTINGS = {"metrics.listener": "HTTP://127.0.0.1:0"}
 
 
 class ClusterProcess:

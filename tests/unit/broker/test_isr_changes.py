@@ -16,7 +16,7 @@ from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.replica.partition import Partition
 
 
-def isr_changes(replicas: Any) -> tuple[IsrChanges, list[str]]:
+def isr_changes(replicas: Any, *, lag_ms: int = 3000, fetch_wait_ms: int = 500) -> tuple[IsrChanges, list[str]]:
     """Return the checks, and the names of the tasks that they have started."""
     proposed: list[str] = []
 
@@ -26,8 +26,10 @@ def isr_changes(replicas: Any) -> tuple[IsrChanges, list[str]]:
 
     replicas.note_isr = lambda partition: None
     services: Any = SimpleNamespace(
-        settings=SimpleNamespace(replica_lag_time_max_ms=3000), tasks=SimpleNamespace(start=start), replicas=replicas,
-        view=SimpleNamespace(brokers={}, registered={}),
+        settings=SimpleNamespace(
+            replica_lag_time_max_ms=lag_ms, replica_silence_time_max_ms=3000, replica_fetch_wait_max_ms=fetch_wait_ms
+        ),
+        tasks=SimpleNamespace(start=start), replicas=replicas, view=SimpleNamespace(brokers={}, registered={}),
     )  # fmt: skip
     return IsrChanges(services), proposed
 
@@ -43,6 +45,50 @@ def test_replica_that_lags_leaves_at_most_a_tenth_of_the_lag_time_later() -> Non
         now += CHECK_S
         changes.check(now)
     assert 3.0 < now <= 3.0 + 0.3 + 2 * CHECK_S
+
+
+def silent_after(
+    *, fetches: float = 0.0, lag_ms: int = 30_000, fetch_wait_ms: int = 500, pause_s: float = 0.0
+) -> float:
+    """Return when a follower leaves that fetches until ``fetches`` without getting the last record."""
+    partition = new_partition(replicas=2)
+    partition.note_follower(2, 5, 5, broker_epoch=2, now=0.0)
+    write(partition.log, batch(1))
+    replicas = SimpleNamespace(replicated=lambda: [partition], unsettled=list)
+    changes, proposed = isr_changes(replicas, lag_ms=lag_ms, fetch_wait_ms=fetch_wait_ms)
+    now = 0.0
+    while not proposed:
+        changes.check(now)
+        now += CHECK_S if now < 2.0 or now > 2.0 + pause_s else pause_s + CHECK_S
+        if now <= fetches:
+            partition.note_follower(2, 5, 5, broker_epoch=2, now=now)
+    assert partition.proposed_isr == (1,)
+    return now - CHECK_S
+
+
+def test_silent_follower_that_lacks_records_leaves_before_a_slow_one() -> None:
+    assert 3.0 < silent_after() <= 3.0 + 0.3 + 2 * CHECK_S
+    assert 13.0 < silent_after(fetches=10.0) <= 13.0 + 0.3 + 2 * CHECK_S
+    assert 30.0 < silent_after(fetches=100.0) <= 33.0 + 2 * CHECK_S, "it fetches, but has not had all records"
+
+
+def test_follower_that_may_wait_longer_for_records_may_be_silent_for_longer() -> None:
+    assert 6.0 < silent_after(fetch_wait_ms=5000) <= 6.0 + 0.6 + 2 * CHECK_S
+    assert 2.0 < silent_after(lag_ms=2000) <= 2.0 + 0.3 + 2 * CHECK_S
+
+
+def test_time_in_which_the_leader_stood_still_is_no_silence_of_its_followers() -> None:
+    """Their fetches wait in its sockets."""
+    assert silent_after(pause_s=20.0) > 2.0 + 20.0 + 3.0
+
+
+def test_silent_follower_with_all_records_stays() -> None:
+    partition = new_partition(replicas=2)
+    partition.note_follower(2, 5, 5, broker_epoch=2, now=0.0)
+    changes, proposed = isr_changes(SimpleNamespace(replicated=lambda: [partition], unsettled=list), lag_ms=30_000)
+    for tenth in range(1000):
+        changes.check(tenth / 10)
+    assert proposed == []
 
 
 def test_partitions_whose_isr_is_complete_are_looked_at_in_full_checks_only() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.log.log_fixtures import batch, write
 from tests.unit.replica.test_partition import new_partition, state
 
-from ottla.replica.isr import may_lead_again_without_store, may_lead_without_store, wanted_isr
+from ottla.replica.isr import Limits, may_lead_again_without_store, may_lead_without_store, wanted_isr
 from ottla.replica.manager import AwaitedWrite
 from ottla.replica.partition import Partition
 
@@ -23,7 +23,7 @@ def led(*, isr: int = 3) -> Partition:
 
 
 def wanted(partition: Partition, now: float) -> tuple[int, ...]:
-    return wanted_isr(partition, REGISTERED, LAG_S, now)
+    return wanted_isr(partition, REGISTERED, Limits(LAG_S), now)
 
 
 def test_follower_that_never_fetched_leaves_after_the_lag_time() -> None:
@@ -93,7 +93,7 @@ def test_replica_of_another_registration_does_not_join(broker_epoch: int) -> Non
 def test_broker_that_is_not_registered_does_not_join() -> None:
     partition = led(isr=1)
     partition.note_follower(2, 5, 5, broker_epoch=22, now=1.0)
-    assert wanted_isr(partition, {1: 11}, LAG_S, 1.0) == (1,)
+    assert wanted_isr(partition, {1: 11}, Limits(LAG_S), 1.0) == (1,)
 
 
 def test_replica_that_is_being_added_holds_the_high_watermark_back() -> None:
