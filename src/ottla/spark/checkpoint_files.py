@@ -72,7 +72,13 @@ class CheckpointFiles:
         if not self._synced_ns:
             self.sync()
             return
-        sync_files([os.path.join(self._path, "offsets", str(batch_id))])
+        plan = os.path.join(self._path, "offsets", str(batch_id))
+        sync_files([plan, checksum_file(plan)])
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the query has operators with state on a local disk."""
+        return self._path is not None and os.path.isdir(os.path.join(self._path, "state"))
 
     def sync(self) -> None:
         """Sync all files that were created or changed since the last call."""
@@ -142,9 +148,10 @@ _synced: dict[str, tuple[CheckpointFiles, int]] = {}
 
 @contextmanager
 def synced_checkpoint(checkpoint_location: str, batch_id: int) -> Iterator[None]:
-    """Sync the plan of a batch before the block writes the batch, and everything else after it.
+    """Sync the plan of a batch before the block writes the batch, and the state of its operators after it.
 
-    Batches without rows write nothing, so that the offsets of several batches can be due.
+    Batches without rows write nothing, so that the offsets of several batches can be due. A query without state needs
+    no second sync: a batch whose completion is lost is repeated, and skipped by its sink.
     """
     files, last = _synced.get(checkpoint_location) or (CheckpointFiles(checkpoint_location), None)
     if last is not None and batch_id == last + 1:
@@ -152,7 +159,8 @@ def synced_checkpoint(checkpoint_location: str, batch_id: int) -> Iterator[None]
     else:
         files.sync()
     yield
-    files.sync()
+    if files.has_state:
+        files.sync()
     _synced[checkpoint_location] = files, batch_id
 
 
