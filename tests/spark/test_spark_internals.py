@@ -20,8 +20,10 @@ from ottla.spark.offsets import compact_json
 from ottla.spark.session import settings_of
 from ottla.spark.spark_internals import (
     TOPIC_SOURCES,
+    FileSystemMissing,
     RowsAhead,
     activate_session,
+    check_file_system,
     check_streaming,
     count_streams,
     planned_batch,
@@ -171,6 +173,16 @@ def test_thread_gets_the_session(spark: SparkSession) -> None:
     thread.start()
     thread.join()
     assert found == [False, True]
+
+
+def test_missing_file_system_is_found_before_a_query_starts(spark: SparkSession) -> None:
+    for uri in ("/lake/_checkpoints", "file:///lake", "hdfs://name-node/lake"):
+        check_file_system(spark, uri)
+    for uri in ("s3://bucket/lake", "s3a://bucket/lake"):
+        with pytest.raises(FileSystemMissing, match=r"add org\.apache\.hadoop:hadoop-aws:\d+\.\d+\.\d+ to spark\.jars"):
+            check_file_system(spark, uri)
+    with pytest.raises(FileSystemMissing, match="Spark has no file system for oss://"):
+        check_file_system(spark, "oss://bucket/lake")
 
 
 def test_classes_named_in_settings_exist(spark: SparkSession) -> None:

@@ -7,7 +7,10 @@ input could not be analysed is left out: its problems would be echoes.
 from __future__ import annotations
 
 import re
+import sys
+import tempfile
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -22,16 +25,18 @@ from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
 from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
 from ottla.pipeline.plan import FunctionRefused, NothingIsLate, Planner, QueryRefused, Work
 from ottla.pipeline.problems import BadDeclaration, Place, Problem, Problems, suggestion
+from ottla.pipeline.run_log import children_write_to
 from ottla.pipeline.values import sink_key_format
 from ottla.pipeline.zones import written_key
 from ottla.spark.formats import check_encodable
 from ottla.spark.session import build_session
-from ottla.spark.spark_internals import check_streaming, without_error_logs
+from ottla.spark.spark_internals import check_streaming, java_errors, without_error_logs
 from ottla.spark.wire_format import SchemaRefused
 
 if TYPE_CHECKING:
     from ottla.pipeline.document import Text
 
+_START_FAILURES: tuple[type[Exception], ...] = (PySparkException, *java_errors())
 _RAW_DDL = ", ".join(f"`{name}` {kind}" for name, kind in RAW_COLUMNS.items())
 _PARSED_AT = re.compile(r"\(line (\d+), pos (\d+)\)")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*", re.S)
@@ -46,12 +51,25 @@ def analyse(declaration: Declaration, spark: SparkSession | None = None) -> Iter
         return (Problem(Place(declaration.file), str(error), "start the registry, or correct that"),)
     if spark is not None:
         return _Analysis(spark, graph).run(graph.order)
-    session = build_session(f"ottla validate {declaration.name}", "local[1]")
-    session.sparkContext.setLogLevel("OFF")
+    session = _quiet_session(f"ottla validate {declaration.name}")
     try:
         return _Analysis(session, graph).run(graph.order)
     finally:
         session.stop()
+
+
+def _quiet_session(name: str) -> SparkSession:
+    """Return a session whose Java prints nothing to the terminal. Its output is shown if Spark does not start."""
+    with tempfile.TemporaryDirectory(prefix="ottla-validate-") as directory:
+        output = Path(directory) / "java.log"
+        try:
+            with children_write_to(output):
+                session = build_session(name, "local[1]")
+        except _START_FAILURES:
+            sys.stderr.write(output.read_text(errors="replace"))
+            raise
+    session.sparkContext.setLogLevel("OFF")
+    return session
 
 
 def schemas_of(spark: SparkSession, graph: Graph, flows: Collection[str] | None = None) -> dict[str, StructType]:

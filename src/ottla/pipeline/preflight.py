@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import time
 from typing import Final
 
@@ -22,6 +23,10 @@ from ottla.pipeline.layout import Layout
 _ANSWER_S_MAX: Final = 5.0
 #: beside the checkpoints of the flows
 _ENVIRONMENT_FILE: Final = "_environment"
+#: options of an object store for one question; by default deltalake repeats it for minutes
+_STORE_LIMITS: Final = {"max_retries": "1", "retry_timeout": "5s", "connect_timeout": "5s", "timeout": "10s"}
+#: deltalake writes errors for terminals
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class BrokersUnreachable(OttlaError):
@@ -56,10 +61,13 @@ def check_cluster(declaration: Declaration) -> None:
 
 
 def check_directories(declaration: Declaration) -> None:
-    """Raise DirectoryNotWritable if storage or checkpoints are local and cannot be written."""
+    """Raise DirectoryNotWritable if storage or checkpoints are local and cannot be written, or cannot be opened."""
     layout = Layout.of(declaration)
     for key, path in (("storage", layout.storage), ("checkpoints", layout.checkpoints)):
         if "://" in path:
+            why = _why_unreachable(key, path)
+            if why is not None:
+                raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
             continue
         existing = path
         while not os.path.lexists(existing):
@@ -71,6 +79,29 @@ def check_directories(declaration: Declaration) -> None:
         else:
             continue
         raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
+
+
+def _why_unreachable(key: str, uri: str) -> str | None:
+    """Return why an object store or HDFS cannot be used, in one line; None if it can, or if a package is missing.
+
+    Tables are opened by deltalake, checkpoints by pyarrow and by Spark.
+    """
+    if importlib.util.find_spec("deltalake") is None or importlib.util.find_spec("pyarrow") is None:
+        # The start of the session says what to install.
+        return None
+    from ottla.spark.staging import StagingError, open_filesystem
+    from ottla.spark.table_location import TableLocation
+
+    try:
+        if key == "storage":
+            TableLocation.at(uri, _STORE_LIMITS).files().get_file_info("_status")
+        else:
+            filesystem, path = open_filesystem(uri)
+            filesystem.get_file_info(path)
+    except (OSError, StagingError, ValueError) as error:
+        lines = [line.strip(" \u21b3") for line in _COLOURS.sub("", str(error)).splitlines()]
+        return ": ".join(dict.fromkeys(filter(None, [*lines[:1], *lines[-1:]]))).rstrip(".")
+    return None
 
 
 def claim_checkpoints(declaration: Declaration) -> None:

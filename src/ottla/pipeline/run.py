@@ -57,9 +57,16 @@ from ottla.spark.checkpoint_files import CheckpointFiles
 from ottla.spark.commit_errors import CheckpointMismatch
 from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher, offsets_of
-from ottla.spark.session import is_local
+from ottla.spark.session import ConnectRefused, is_local
 from ottla.spark.source_offsets import read_source_offsets
-from ottla.spark.spark_internals import activate_session, java_errors, planned_batch, query_of_batch
+from ottla.spark.spark_internals import (
+    activate_session,
+    check_file_system,
+    is_connect,
+    java_errors,
+    planned_batch,
+    query_of_batch,
+)
 from ottla.spark.staging import open_filesystem
 from ottla.spark.table_commit import BatchMismatch
 from ottla.spark.table_location import TableLocation
@@ -144,6 +151,8 @@ class Supervisor:
         show: Callable[[RunStatus], None] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
+        if is_connect(spark):
+            raise ConnectRefused("the given session")
         # Config
         chosen = flows
         declaration = pin_schemas(declaration, continues=True)
@@ -168,6 +177,7 @@ class Supervisor:
         run = ownership.identity.run if ownership is not None else None
         self.status = RunStatus.begin(declaration.name, declaration.file, str(spark.sparkContext.master), run)
         graph = Graph(declaration)
+        check_file_system(spark, layout.checkpoints)
         schemas = schemas_of(spark, graph, chosen)
         inputs = Inputs(spark, declaration, layout, schemas)
         self._session = Session(spark, declaration, graph, layout, inputs, EndOffsets.of(declaration))

@@ -40,6 +40,8 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # On a busy machine a worker needs longer than 15 s to start, and a query should not die of that.
     "spark.python.authenticate.socketTimeout": "120s",
+    # Hadoop itself knows the file system of S3 as s3a:// only; hadoop-aws has the class.
+    "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
 }
 #: right on one machine, and wrong on many
 _LOCAL_DEFAULTS = {
@@ -56,13 +58,28 @@ _LOCAL_DEFAULTS = {
 _SOURCES = ("ottla", "ottla-table")
 
 
+class ConnectRefused(OttlaError):
+    """The caller asks for a session of Spark Connect, which does not give access to Spark's JVM."""
+
+    def __init__(self, remote: str) -> None:
+        super().__init__(
+            f"pipelines do not run on Spark Connect ({remote}), because they read the plan of each batch in Spark's "
+            "JVM: name a master (--master local[*], spark://..., yarn, k8s://...), or unset SPARK_REMOTE and "
+            'spark.remote. format("ottla") and format("ottla-table") work in sessions of Spark Connect'
+        )
+
+
 class SparkMissing(OttlaError):
     """pyspark, or what it needs, is not installed; the text says what to install."""
 
 
 def build_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process. Its master: the caller's, that of ``conf``, of spark-submit, else ``local[*]``."""
+    """The session of this process. Its master: the caller's, that of ``conf``, of spark-submit, else ``local[*]``.
+
+    Raise ConnectRefused if that is a server of Spark Connect.
+    """
     check_packages()
+    refuse_connect(master, conf or {}, os.environ)
     settings = settings_of(app_name, master, conf or {}, os.environ)
     prepare_environment(os.environ, settings)
     settings = executor_environment(os.environ, settings) | settings
@@ -81,6 +98,16 @@ def build_session(app_name: str, master: str | None = None, conf: Mapping[str, s
         raise
     prepare_streams(session)
     return session
+
+
+def refuse_connect(master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Raise ConnectRefused if these settings ask for Spark Connect. A master takes precedence over SPARK_REMOTE."""
+    chosen = master or conf.get("spark.master")
+    remote = conf.get("spark.remote") or (chosen if (chosen or "").startswith("sc://") else None)
+    if remote is None and chosen is None and not is_submitted(environ):
+        remote = environ.get("SPARK_REMOTE")
+    if remote:
+        raise ConnectRefused(remote)
 
 
 def check_packages() -> None:

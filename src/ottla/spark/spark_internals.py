@@ -135,6 +135,43 @@ def worker_environment(spark: SparkSession, source: str) -> Any:
     return sources.lookupDataSource(source).dataSourceCls().envVars() if sources.dataSourceExists(source) else None
 
 
+def is_connect(session: object) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    # Seen with 4.3.0. If missing: an error of PySpark about an attribute that Spark Connect does not have.
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+class FileSystemMissing(OttlaError):
+    """Spark has no file system for the scheme of an address; the text says what to add."""
+
+
+def check_file_system(spark: SparkSession, uri: str) -> None:
+    """Raise FileSystemMissing if Spark cannot open addresses such as this one, before a query fails with a Java trace.
+
+    Local paths pass. The class of the file system is looked for, no connection is made.
+    """
+    # Seen with 4.3.0. If missing: nothing is checked; the query fails when it starts.
+    scheme, colon, _ = uri.partition("://")
+    if not colon:
+        return
+    try:
+        with _needs("Hadoop's FileSystem"):
+            jvm: Any = spark._jvm
+            hadoop = spark._jsparkSession.sessionState().newHadoopConf()
+            version = str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+            jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, hadoop)
+    except SparkInternalMissing as missing:
+        log.warning("whether Spark can open %s is not checked: %s", uri, missing)
+    except java_errors() as error:
+        modules = {"s3": "hadoop-aws", "s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azure"}
+        module = modules.get(scheme)
+        package = f"org.apache.hadoop:{module}:{version}" if module else "the package of its file system"
+        raise FileSystemMissing(
+            f"Spark has no file system for {scheme}:// ({uri}): add {package} to spark.jars.packages, or put the jars "
+            "into spark.jars; or keep checkpoints in a directory that is mounted on all machines"
+        ) from error
+
+
 def activate_session(spark: SparkSession) -> None:
     """Make the session that of the calling thread: Spark finds Python data sources only in threads that have one."""
     # Seen with 4.2.1 and 4.3.0. If missing: SparkInternalMissing.
@@ -196,7 +233,7 @@ def planned_batch(spark: SparkSession, query_id: str) -> list[object]:
     attempt. They come from the plan that is executed, not from the checkpoint, which another driver may have changed
     since. Call it inside of foreachBatch. Streams of files, which use an older interface of Spark, are left out.
     """
-    # Seen with 4.2.1 and 4.3.0. If missing: SparkInternalMissing, and the batch is not written.
+    # Seen with 4.3.0. If missing: SparkInternalMissing, and the batch is not written.
     with _needs("the plan of a running micro-batch"):
         session: Any = spark._jsparkSession
         # The rows of foreachBatch belong to a copy of the session, whose `streams` does not know the query.

@@ -198,11 +198,22 @@ def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}:{rest}")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise StagingError(
-            f"pyarrow cannot open {uri}: {error}. Set option stagingDir to a directory that it can open "
-            "(a path, s3://, hdfs://, gs://, abfs://)"
-        ) from None
+        raise StagingError(_cannot_open(uri, scheme, str(error))) from None
     return filesystem, path
+
+
+def _cannot_open(uri: str, scheme: str, error: str) -> str:
+    """Return one sentence with the cause and the remedy. Arrow lists all places where it has looked for a library."""
+    if scheme in ("hdfs", "viewfs") and "lib" in error:
+        return (
+            f"pyarrow cannot open {uri}, because it does not find the libraries libjvm and libhdfs of Java and Hadoop: "
+            "set JAVA_HOME, HADOOP_HOME (or ARROW_LIBHDFS_DIR) and CLASSPATH (to the output of "
+            "'hadoop classpath --glob')"
+        )
+    cause = error.strip().partition("\n")[0].rstrip(".")
+    return (
+        f"pyarrow cannot open {uri}: {cause}. Use a directory that it can open (a path, s3://, hdfs://, gs://, abfs://)"
+    )
 
 
 def is_local(uri: str) -> bool:

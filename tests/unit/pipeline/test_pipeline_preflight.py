@@ -93,7 +93,6 @@ def test_topics_written_are_those_of_sinks_and_side_outputs(declaration: Declara
 def test_directories_need_not_exist_but_must_be_writable(declaration: Declaration, tmp_path: Path) -> None:
     check_directories(declaration)
     assert not (tmp_path / "lake").exists()
-    check_directories(replace(declaration, storage="s3://bucket/lake", checkpoints="s3://bucket/c"))
     (tmp_path / "file").write_text("")
     with pytest.raises(DirectoryNotWritable) as raised:
         check_directories(replace(declaration, storage="file/lake"))
@@ -101,6 +100,32 @@ def test_directories_need_not_exist_but_must_be_writable(declaration: Declaratio
         f"storage {tmp_path}/file/lake cannot be used: {tmp_path}/file is not a directory; correct 'storage' in "
         f"{declaration.file}"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "uri", "why"),
+    [
+        ("storage", "hdfs://127.0.0.1:1/lake", "Generic error: Connection refused (os error 111)"),
+        ("checkpoints", "wasbs://box@account/x", "pyarrow cannot open wasbs://box@account/x: "),
+    ],
+)
+def test_address_that_cannot_be_opened_is_one_line_before_spark_starts(
+    declaration: Declaration, tmp_path: Path, key: str, uri: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deltalake", reason="deltalake is missing: pip install '.[spark]'")
+    from ottla.spark.table_location import TableLocation
+
+    def files(location: TableLocation) -> None:
+        # As deltalake writes it.
+        arrow = "\x1b[31m\u21b3\x1b[0m"
+        raise OSError(f"Generic error\n  {arrow} IO error occurred\n   {arrow} Connection refused (os error 111)\n")
+
+    monkeypatch.setattr(TableLocation, "files", files)
+    given = {"storage": str(tmp_path / "lake"), "checkpoints": str(tmp_path / "c"), key: uri}
+    with pytest.raises(DirectoryNotWritable) as refused:
+        check_directories(replace(declaration, **given))
+    assert str(refused.value).startswith(f"{key} {uri} cannot be used: {why}")
+    assert "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
 
 
 def test_function_of_a_python_step_must_exist(read: Read, tmp_path: Path) -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from ottla.spark.home import home_without_archive
 from ottla.spark.java import JavaMissing, find_java, major_version
-from ottla.spark.session import executor_environment, is_on_this_machine, prepare_environment, settings_of
+from ottla.spark.session import (
+    ConnectRefused,
+    executor_environment,
+    is_on_this_machine,
+    prepare_environment,
+    refuse_connect,
+    settings_of,
+)
+from ottla.spark.spark_internals import is_connect
 
 
 def make_java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
@@ -79,6 +87,33 @@ def test_what_the_caller_sets_wins_over_defaults() -> None:
 
 def test_master_of_spark_submit_is_left_alone() -> None:
     assert "spark.master" not in settings_of("a", None, {}, {"PYSPARK_GATEWAY_PORT": "1"})
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "environ"),
+    [
+        ("sc://host", {}, {}),
+        (None, {"spark.master": "sc://host"}, {}),
+        ("local[2]", {"spark.remote": "sc://host"}, {}),
+        (None, {}, {"SPARK_REMOTE": "sc://host"}),
+    ],
+)
+def test_spark_connect_is_refused_before_anything_starts(
+    master: str | None, conf: dict[str, str], environ: dict[str, str]
+) -> None:
+    with pytest.raises(ConnectRefused, match=r"do not run on Spark Connect .sc://host.*name a master"):
+        refuse_connect(master, conf, environ)
+
+
+def test_master_takes_precedence_over_the_variable_of_spark_connect() -> None:
+    refuse_connect("local[2]", {}, {"SPARK_REMOTE": "sc://host"})
+    refuse_connect(None, {"spark.master": "yarn"}, {"SPARK_REMOTE": "sc://host"})
+    refuse_connect(None, {}, {})
+
+
+def test_session_of_spark_connect_is_known_by_its_class() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    assert is_connect(session) and not is_connect(object())
 
 
 def test_workers_run_the_same_python_and_find_the_package(tmp_path: Path) -> None:
