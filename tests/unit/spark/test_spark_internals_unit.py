@@ -98,7 +98,8 @@ def test_unknown_class_is_named() -> None:
 
 
 def test_dead_java_process_is_not_taken_for_a_missing_part() -> None:
-    session: Any = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=raising(Py4JNetworkError("no answer"))))
+    java = SimpleNamespace(sharedState=raising(Py4JNetworkError("no answer")))
+    session: Any = SimpleNamespace(_jvm=SimpleNamespace(), _jsparkSession=java)
     with pytest.raises(java_errors(), match="no answer"):
         planned_batch(session, "query")
 
