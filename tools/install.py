@@ -33,7 +33,7 @@ class Size(NamedTuple):
     disk_mb: int
 
 
-SIZES = {"spark,edge": Size(652, 1168), "dev": Size(760, 1530)}
+SIZES = {"spark,edge": Size(716, 1376), "dev": Size(760, 1530)}
 
 
 class Progress:

@@ -27,6 +27,11 @@ def minors() -> tuple[str, str]:
     return f"{major}.{low}", f"{major}.{low + 1}"
 
 
+def test_spark_users_get_the_compiler_of_the_kernels() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(one.startswith("numba") for one in extras["spark"])
+
+
 def test_the_two_minor_releases_that_are_allowed_are_tested() -> None:
     before, newest = minors()
     assert f"SPARK_PREVIOUS := {before}\n" in (ROOT / "Makefile").read_text()
