@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.spark.batch_manifest import batch_digest
-from ottla.spark.spark_internals import planned_batch, query_of_batch
+from ottla.spark.spark_internals import SparkInternalMissing, is_connect, planned_batch, query_of_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,5 +25,10 @@ def batch_options(rows: DataFrame, batch_id: int, sink_name: str) -> dict[str, s
     foreachBatch and in a session of Spark Connect, which do not know the plan of the batch.
     """
     spark = rows.sparkSession
+    if is_connect(spark):
+        raise SparkInternalMissing(
+            "batch_options needs a classic session, because Spark Connect does not give access to the plan of a batch: "
+            "set ottla.sink.name, ottla.batch.id and a digest of the input of the batch, ottla.batch.digest, yourself"
+        )
     digest = batch_digest(planned_batch(spark, query_of_batch(spark)))
     return {"ottla.sink.name": sink_name, "ottla.batch.id": str(batch_id), "ottla.batch.digest": digest}

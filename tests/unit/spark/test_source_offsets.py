@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,11 +17,12 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from ottla.model.types import TopicPartition
 from ottla.spark import sink, table_sink
+from ottla.spark.foreach_batch import batch_options
 from ottla.spark.lake import TableDataSource
 from ottla.spark.sink import StagedMessage
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.source_offsets import OffsetsUnreadable, read_source_offsets
-from ottla.spark.spark_internals import StreamTask
+from ottla.spark.spark_internals import SparkInternalMissing, StreamTask
 from ottla.spark.staging import Staged, StagedBatch
 from ottla.spark.table_commit import BatchMismatch
 
@@ -101,6 +104,13 @@ def test_batch_that_is_planned_again_with_more_rows_is_refused_by_a_table(tmp_pa
             with pytest.raises(BatchMismatch):
                 writer.commit([writer.write(numbers(*rows))], 0)
     assert DeltaTable(given["path"]).to_pyarrow_table()["n"].to_pylist() == [1]
+
+
+def test_batch_options_in_a_session_of_spark_connect_say_what_to_set() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    rows: Any = SimpleNamespace(sparkSession=session)
+    with pytest.raises(SparkInternalMissing, match=r"needs a classic session.*ottla\.batch\.digest"):
+        batch_options(rows, 7, "copies")
 
 
 @pytest.mark.parametrize("digests", [(None, None), ("these", None)])
