@@ -48,6 +48,15 @@ def test_printed_settings_work(broker: SecureBroker) -> None:
     consumer.close()
 
 
+def test_no_file_of_the_broker_is_open_to_other_users(broker: SecureBroker) -> None:
+    """All but the certificate that every client needs, and that one is in a closed directory."""
+    found = {path: path.stat().st_mode & 0o777 for path in (broker.directory, *broker.directory.rglob("*"))}
+    names = {path.name for path in found}
+    assert {"t-0", "meta.properties", "metadata.db"} <= names and any(name.endswith(".log") for name in names)
+    assert {str(path) for path, mode in found.items() if mode & 0o027} == {str(broker.directory / "tls" / "ca.pem")}
+    assert found[broker.directory] == found[broker.directory / "t-0"] == 0o750
+
+
 def test_command_line_works_with_the_client_file(broker: SecureBroker) -> None:
     config = str(broker.directory / "client.properties")
     listed = ottla("topic", "list", "-o", "name", "--command-config", config, "-b", f"localhost:{broker.ports[0]}")

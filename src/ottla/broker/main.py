@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ottla.broker.broker import Broker
 from ottla.env.collector import FreezeSurvivors
+from ottla.env.disk import restrict_new_files
 from ottla.env.process import (
     END_WITH_STDIN,
     log_to_stderr,
@@ -38,6 +39,7 @@ def run_broker(
     log_to_stderr(settings.log_level)
     for name in settings.ignored:
         logging.getLogger(__name__).warning("setting has no effect here name=%s", name)
+    restrict_new_files()
     raise_open_files_limit()
     FreezeSurvivors().install()
     import uvloop

@@ -58,6 +58,10 @@ def _check_files(config: str, settings: BrokerSettings) -> Iterator[Check]:
     metadata = os.path.join(settings.data_dirs[0], FILE_NAME)
     if os.path.exists(metadata) and (check := _check_private("metadata", metadata)):
         yield check
+    for path in settings.data_dirs:
+        if os.path.isdir(path) and os.stat(path).st_mode & 0o007:
+            text = f"all users of this machine can open {path}, and files of earlier versions can be read by them"
+            yield Check("data", WARN, text, f"run chmod 750 {path}")
 
 
 def _check_private(name: str, path: str) -> Check | None:

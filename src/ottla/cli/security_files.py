@@ -27,6 +27,7 @@ from ottla.cluster.access_nodes import ACCESS_SKELETON, entity_path
 from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
 from ottla.cluster.schema import config_json, ops_create_skeleton
 from ottla.cluster.store import Create, Op
+from ottla.env.disk import DIRECTORY_MODE
 from ottla.log.directories import META
 from ottla.model.types import Endpoint
 from ottla.security.authority import issue, new_authority
@@ -108,10 +109,10 @@ def create(data: Path, *, hosts: Sequence[str], port: int, admin: str, days: int
         bootstrap=str(addresses[0]).partition("://")[2], mechanism=_MECHANISM.title, user=admin,
         password=secrets.token_urlsafe(_PASSWORD_BYTES), authority=str(tls / _AUTHORITY),
     )  # fmt: skip
-    data.mkdir(parents=True, exist_ok=True)
+    data.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     # First, because it fails if the broker runs or has this user.
     asyncio.run(_store_user(data / FILE_NAME, admin, login.password))
-    tls.mkdir(mode=0o755)
+    tls.mkdir(DIRECTORY_MODE)
     write_new(tls / _AUTHORITY_KEY, authority.key, _PRIVATE)
     write_new(tls / _AUTHORITY, authority.certificates, _PUBLIC)
     for name, pair in pairs.items():

@@ -16,6 +16,7 @@ from ottla.cli.connection import load_properties, parse_pairs
 from ottla.cli.failure import Failure
 from ottla.cli.output import abandon_stdout
 from ottla.cli.service_options import missing_message, missing_package
+from ottla.env.disk import DIRECTORY_MODE, FILE_MODE
 
 PORT_DEFAULT = 9092
 REGISTRY_PORT_DEFAULT = 8081
@@ -93,7 +94,7 @@ def command(
     _leave_out_uninstalled(services)
     with ExitStack() as stack:
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            data.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
             lock = _lock(data)
         except OSError as error:
             raise Failure(
@@ -197,7 +198,7 @@ def _lock(data: Path) -> int:
 
     The processes inherit it: after this command was killed, the lock lasts until they have ended.
     """
-    lock = os.open(data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     deadline = time.monotonic() + _LOCK_S_MAX
     while True:
         try:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ottla.env.disk import DIRECTORY_MODE
 from ottla.model.errors import OttlaError
 from ottla.spark.java import JavaMissing, find_java
 
@@ -159,7 +160,7 @@ def write_config(server: Server) -> Path:
         **({"standaloneEnabled": "false"} if server.ensemble else {}),
         **server.settings,
     }
-    server.data.mkdir(parents=True, exist_ok=True)
+    server.data.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     if server.ensemble:
         _claim_data(server)
     path = server.data / CONFIG_FILE

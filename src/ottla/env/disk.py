@@ -6,6 +6,9 @@ file. The name of a new or renamed file is durable after ``fsync_dir`` of its di
 A call that changes the file system and fails raises ``WriteFailed``: the log directory can no longer be trusted with
 new data. A call that only reads and fails raises any other ``OSError``: one file is unreadable, and the failure
 concerns the partition that the file belongs to.
+
+New files can be read by their owner and its group, never by all users of the machine: they contain the records of
+clients. ``restrict_new_files`` makes the same true for files that other code of the process creates.
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: modes of new files and directories; the umask of the process may take away more
+FILE_MODE = 0o640
+DIRECTORY_MODE = 0o750
+_UMASK = 0o777 & ~DIRECTORY_MODE
 
 #: errors of a sound disk that pass when there is room again, or file descriptors
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -77,6 +85,14 @@ class Disk(Protocol):
         """Lock a file until its descriptor is closed; return the descriptor, None if another process has the lock."""
 
 
+def restrict_new_files() -> None:
+    """Let no file that this process and its children create be writable by the group or accessible for others.
+
+    A umask that takes away more stays as it is.
+    """
+    os.umask(os.umask(_UMASK) | _UMASK)
+
+
 def read_derived_file(disk: Disk, path: str) -> bytes | None:
     """Return the content of a file that can be rebuilt from the log; None if it is missing or cannot be read.
 
@@ -109,7 +125,7 @@ class RealDisk:
     @staticmethod
     @writes
     def _create(path: str, flags: int) -> int:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, FILE_MODE)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         # Written out, unlike the others: every turn of the event loop calls this, and ``writes`` adds a function call.
@@ -148,7 +164,7 @@ class RealDisk:
 
     @writes
     def makedirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
 
     @writes
     def remove(self, path: str) -> None:
@@ -182,7 +198,7 @@ class RealDisk:
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
         """Replace a file atomically: a reader gets the old content or the new one, never a part of it."""
         temporary = path + ".tmp"
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_create_private) as file:
             file.write(data)
             if sync:
                 file.flush()
@@ -200,10 +216,14 @@ class RealDisk:
         return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> int | None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             return None
         return fd
+
+
+def _create_private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)

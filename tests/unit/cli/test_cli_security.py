@@ -48,6 +48,8 @@ def test_created_files_are_for_their_owner_alone(made: tuple[Path, dict[str, Any
     assert modes.pop("ca.pem") == 0o644
     assert set(modes) >= {"server.properties", "client.properties", "ca.key", "broker.pem", "admin.pem", "metadata.db"}
     assert set(modes.values()) == {0o600}
+    folders = {path.name: path.stat().st_mode & 0o777 for path in (directory, directory / "tls")}
+    assert set(folders.values()) == {0o750}
 
 
 def test_created_settings_are_those_of_a_secure_broker(made: tuple[Path, dict[str, Any]]) -> None:
@@ -261,10 +263,12 @@ def test_doctor_finds_files_that_others_can_read(tmp_path: Path, ottla: Any) -> 
         file.write("ssl.key.password=unused-password\n")
     for path in (config, key, metadata):
         os.chmod(path, 0o644)
+    tmp_path.chmod(0o755)
     result = ottla("doctor", "security", "--config", str(config))
     assert result.exit_code == 1
     for path in (config, key, metadata):
         assert f"chmod 600 {path}" in result.stdout
+    assert f"chmod 750 {tmp_path}" in result.stdout
 
 
 def test_doctor_security_needs_a_file(ottla: Any) -> None:
