@@ -137,7 +137,7 @@ def worker_environment(spark: SparkSession, source: str) -> Any:
 
 def is_connect(session: object) -> bool:
     """Return whether a session is one of Spark Connect."""
-    # Seen with 4.3.0. If missing: an error of PySpark about an attribute that Spark Connect does not have.
+    # Seen with 4.2.1 and 4.3.0. If missing: an error of PySpark about an attribute that Spark Connect does not have.
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -150,7 +150,7 @@ def check_file_system(spark: SparkSession, uri: str) -> None:
 
     Local paths pass. The class of the file system is looked for, no connection is made.
     """
-    # Seen with 4.3.0. If missing: nothing is checked; the query fails when it starts.
+    # Seen with 4.2.1 and 4.3.0. If missing: nothing is checked; the query fails when it starts.
     scheme, colon, _ = uri.partition("://")
     if not colon:
         return
@@ -233,7 +233,7 @@ def planned_batch(spark: SparkSession, query_id: str) -> list[object]:
     attempt. They come from the plan that is executed, not from the checkpoint, which another driver may have changed
     since. Call it inside of foreachBatch. Streams of files, which use an older interface of Spark, are left out.
     """
-    # Seen with 4.3.0. If missing: SparkInternalMissing, and the batch is not written.
+    # Seen with 4.2.1 and 4.3.0. If missing: SparkInternalMissing, and the batch is not written.
     with _needs("the plan of a running micro-batch"):
         session: Any = spark._jsparkSession
         # The rows of foreachBatch belong to a copy of the session, whose `streams` does not know the query.
