@@ -13,7 +13,7 @@ import gc
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -54,7 +54,7 @@ from ottla.cluster.schema import (
     topic_of,
 )
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
-from ottla.cluster.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.cluster.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView, changed_partitions
 from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -521,12 +521,14 @@ class Broker:
                 self._fetch.access_changed()
 
     def _serve(self, topic: TopicView, before: TopicView | None) -> None:
-        for moved in self.replicas.of_topic(topic.name):
-            if self._settings.broker_id not in topic.partitions[moved.name.partition].replicas:
-                self.replicas.remove(moved, self._random_bytes(16).hex())
+        own, served = self._settings.broker_id, self.replicas.topics.get(topic.name.encode(), {})
+        changed = changed_partitions(before, topic)
+        for number in changed:
+            if number in served and own not in topic.partitions[number].replicas:
+                self.replicas.remove(served[number], self._random_bytes(16).hex())
         served = self.replicas.topics.get(topic.name.encode(), {})
         self._partitions_unfrozen += len(topic.partitions) - len(served)
-        for spec in self._specs(topic):
+        for spec in self._specs(topic, changed):
             number = spec.name.partition
             state = self._role_of(topic.partitions[number])
             if (partition := served.get(number)) is not None:
@@ -559,11 +561,12 @@ class Broker:
         assert self._services is not None
         self.replicas.configure(topic.name.encode(), self._services.topic_settings(topic))
 
-    def _specs(self, topic: TopicView) -> Iterator[PartitionSpec]:
-        """Yield the partitions of which this broker has a replica."""
+    def _specs(self, topic: TopicView, numbers: Iterable[int] | None = None) -> Iterator[PartitionSpec]:
+        """Yield those of these partitions, by default of all, of which this broker has a replica."""
         assert self._services is not None
         settings = self._services.topic_settings(topic)
-        for number, state in enumerate(topic.partitions):
+        for number in range(len(topic.partitions)) if numbers is None else numbers:
+            state = topic.partitions[number]
             if self._settings.broker_id in state.replicas:
                 yield PartitionSpec(
                     name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings,

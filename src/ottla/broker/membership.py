@@ -44,6 +44,7 @@ from ottla.cluster.view import (
     RegisteredDirs,
     TopicView,
     ViewChanges,
+    changed_partitions,
 )
 from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
@@ -250,8 +251,11 @@ class Membership:
         if changes.brokers:
             self._follow(self._services.replicas.replicated())
         else:
-            names = [new.name for _, new in changes.topics if new is not None]
-            self._follow(each for name in names for each in self._services.replicas.of_topic(name))
+            self._follow(
+                replica for old, new in changes.topics if new is not None
+                for number in changed_partitions(old, new)
+                if (replica := self._services.replicas.find(new.name, number)) is not None
+            )  # fmt: skip
         if changes.brokers or changes.controller:
             self._probe_others(view)
         self.controller.wake()

@@ -9,6 +9,8 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
+from operator import is_
 from typing import Any, NamedTuple
 
 from ottla.cluster.access_nodes import ACCESS_ROOTS, AccessView
@@ -255,12 +257,32 @@ def _assignment_of(value: bytes) -> _Assignment:
     return _Assignment(topic_id, replicas, adding, removing)
 
 
-def _states_of(value: bytes) -> list[_State]:
-    """Return the states of a topic's partitions."""
+def _states_of(value: bytes, before: Sequence[_State] = ()) -> list[_State]:
+    """Return the states of a topic's partitions: the object in ``before`` of each partition that has not changed.
+
+    A change in a topic of thousands of partitions concerns a few of them, and the others keep their objects.
+    """
     data = json.loads(value)
     rows, min_isr = data["partitions"], data.get("min_isr", 0)
     values = min_isr if isinstance(min_isr, list) else [min_isr] * len(rows)
-    return [_state_of(row, int(each)) for row, each in zip(rows, values, strict=True)]
+    return [
+        old if old is not None and _is_unchanged(old, row, each) else _state_of(row, int(each))
+        for row, each, old in zip(rows, values, chain(before, repeat(None, len(rows) - len(before))), strict=False)
+    ]
+
+
+def _is_unchanged(state: _State, row: list[Any], min_isr: object) -> bool:
+    """Return whether a row is this state. A row with an ELR or unclean logs, of which there are few, never is."""
+    return (
+        len(row) == 4
+        and row[3] == state.partition_epoch
+        and row[1] == state.leader_epoch
+        and row[0] == state.leader
+        and tuple(row[2]) == state.isr
+        and not state.elr
+        and not state.unclean
+        and min_isr == state.min_isr
+    )
 
 
 def _state_of(row: list[Any], min_isr: int) -> _State:
@@ -274,6 +296,23 @@ def _state_of(row: list[Any], min_isr: int) -> _State:
     _, elr, unclean = rest
     ends = (LogEnd(int(broker), int(epoch), int(end)) for broker, epoch, end in unclean)
     return state._replace(elr=tuple(map(int, elr)), unclean=tuple(ends))
+
+
+def _partition(assignment: _Assignment, number: int, state: _State) -> PartitionView:
+    return PartitionView(
+        leader=state.leader, leader_epoch=state.leader_epoch, replicas=assignment.replicas[number], isr=state.isr,
+        partition_epoch=state.partition_epoch, adding=assignment.adding.get(number, ()),
+        removing=assignment.removing.get(number, ()), elr=state.elr, unclean=state.unclean, min_isr=state.min_isr,
+    )  # fmt: skip
+
+
+def changed_partitions(old: TopicView | None, new: TopicView) -> Iterable[int]:
+    """Return the partitions of a topic that are new or differ from those of ``old``."""
+    if old is None or old.topic_id != new.topic_id:
+        return range(len(new.partitions))
+    same = map(is_, old.partitions, new.partitions)
+    changed = [number for number, is_same in enumerate(same) if not is_same]
+    return [*changed, *range(len(old.partitions), len(new.partitions))]
 
 
 def broker_of(broker_id: int, node: Node) -> BrokerView:
@@ -353,6 +392,8 @@ class ClusterView:
         self.topics_version = 0
         self._assignments: dict[str, _Assignment] = {}
         self._states: dict[str, list[_State]] = {}
+        #: what the partitions of each topic were made of
+        self._built_of: dict[str, tuple[_Assignment, list[_State]]] = {}
         self._configs: dict[str, dict[str, str]] = {}
         #: the topics by the name that they have in Kafka's metrics
         self._topics_alike: dict[str, set[str]] = {}
@@ -473,7 +514,7 @@ class ClusterView:
             if value is None:
                 self._states.pop(topic, None)
             else:
-                self._states[topic] = _states_of(value)
+                self._states[topic] = _states_of(value, self._states.get(topic, ()))
         elif value is None:
             self._assignments.pop(topic, None)
         else:
@@ -490,18 +531,21 @@ class ClusterView:
                 del self._topics_alike[_metric_name(topic)]
         assignment, state = self._assignments.get(topic), self._states.get(topic)
         if assignment is None or state is None:
+            self._built_of.pop(topic, None)
             return old, None
-        topic_id, replicas, adding, removing = assignment
-        if any(number not in replicas for number in range(len(state))):
+        if any(number not in assignment.replicas for number in range(len(state))):
             raise MalformedNode(topic_path(topic), "it has fewer partitions than its state")
+        known: Sequence[_State] = ()
+        if old is not None and (built_of := self._built_of.get(topic)) is not None and built_of[0] is assignment:
+            known = built_of[1]
         partitions = tuple(
-            PartitionView(
-                leader=row.leader, leader_epoch=row.leader_epoch, replicas=replicas[number], isr=row.isr,
-                partition_epoch=row.partition_epoch, adding=adding.get(number, ()), removing=removing.get(number, ()),
-                elr=row.elr, unclean=row.unclean, min_isr=row.min_isr,
-            )
+            old.partitions[number]
+            if old is not None and number < len(known) and row is known[number]
+            else _partition(assignment, number, row)
             for number, row in enumerate(state)
-        )  # fmt: skip
+        )
+        self._built_of[topic] = assignment, state
+        topic_id = assignment.topic_id
         new = TopicView(name=topic, topic_id=topic_id, partitions=partitions, config=self._configs.get(topic, {}))
         self.topics[topic] = self.topics_by_id[topic_id] = new
         self._topics_alike.setdefault(_metric_name(topic), set()).add(topic)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -32,6 +35,7 @@ from ottla.cluster.view import (
     LogEnd,
     PartitionView,
     TopicView,
+    changed_partitions,
 )
 from ottla.model.types import Endpoint
 
@@ -161,3 +165,41 @@ def test_row_of_version_3_with_wrong_columns_is_malformed(row: list[object]) -> 
 def test_damaged_node_of_a_broker_is_named(path: str, value: bytes) -> None:
     with pytest.raises(MalformedNode, match=path):
         ClusterView().apply([Changed(path, Node(value, 0))])
+
+
+def test_partitions_that_do_not_change_keep_their_objects_and_others_are_as_in_a_new_view() -> None:
+    """A topic of thousands of partitions costs what changes in it. Fields are changed in random order."""
+    rng = Random(7)
+    partitions = [PartitionView(leader=1, leader_epoch=0, replicas=(1, 2, 3), isr=(1, 2, 3)) for _ in range(20)]
+    view = ClusterView()
+
+    def nodes(topic: TopicView) -> list[Changed]:
+        return [
+            Changed(topic_path("t"), Node(topic.assignment_json(), 0)),
+            Changed(state_path("t"), Node(topic.state_json(), 0)),
+        ]
+
+    view.apply(nodes(TopicView(name="t", topic_id=bytes(16), partitions=tuple(partitions))))
+    for step in range(200):
+        before = view.topics["t"]
+        number = rng.randrange(len(partitions))
+        isr = tuple(rng.sample((1, 2, 3), rng.randrange(1, 4)))
+        fields: dict[str, Any] = rng.choice(
+            [{"leader": 2}, {"isr": isr}, {"elr": (3,)}, {"unclean": (LogEnd(1, 2, step),)}, {"min_isr": step}, {}]
+        )
+        partitions[number] = partitions[number].changed(**fields)
+        changed = TopicView(name="t", topic_id=bytes(16), partitions=tuple(partitions))
+        (pair,) = view.apply(nodes(changed)[1:]).topics
+        after = view.topics["t"]
+        assert after.partitions == tuple(partitions)
+        has_elr = {n for n, each in enumerate(partitions) if each.elr or each.unclean}
+        assert pair[1] is not None
+        assert set(changed_partitions(*pair)) <= {number, *has_elr}
+        assert number in changed_partitions(before, after)
+    fresh = ClusterView()
+    fresh.apply(nodes(changed))
+    assert fresh.topics == view.topics
+    moved = replace(changed, topic_id=b"1" * 16)
+    ((old, new),) = view.apply(nodes(moved)).topics
+    assert new is not None
+    assert list(changed_partitions(old, new)) == list(range(20))
