@@ -191,6 +191,15 @@ def test_systemd_accepts_the_service_unit(tmp_path: Path) -> None:
     path.write_text(unit.replace("/opt/ottla/bin/ottla", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+    # The exposure that systemd computes is 1.4 of 10; it was 3.0 without a filter of system calls.
+    words = ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_service_unit_leaves_no_secrets_in_core_dumps() -> None:
+    unit = (ROOT / "deploy" / "ottla.service").read_text()
+    assert re.search(r"^LimitCORE=0$", unit, re.M)
 
 
 def test_dockerfile_copies_files_that_exist_and_starts_the_broker() -> None:
