@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ottla.env.private_directory import private_directory
 from ottla.pipeline.layout import Layout
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -21,9 +21,12 @@ _STDOUT, _STDERR = 1, 2
 
 
 def log_path(layout: Layout) -> Path:
-    """Return the path of the log: beside the status file, or in a temporary directory if the storage is not local."""
+    """Return the path of the log: beside the status file, or in a temporary directory if the storage is not local.
+
+    Raise NotPrivate if another user has that temporary directory.
+    """
     if "://" in layout.status:
-        return Path(tempfile.gettempdir()) / f"ottla-{layout.pipeline}-{os.getuid()}.log"
+        return private_directory("ottla-logs") / f"{layout.pipeline}.log"
     return Path(layout.status) / f"{layout.pipeline}.log"
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ottla.env.private_directory import private_directory
 from ottla.model.errors import OttlaError
 
 VERSION_MIN = 17
@@ -133,4 +134,4 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
         return Path(environ["XDG_CACHE_HOME"]) / "ottla"
     if environ.get("HOME"):
         return Path(environ["HOME"]) / ".cache" / "ottla"
-    return Path(tempfile.gettempdir()) / f"ottla-cache-{os.getuid()}"
+    return private_directory("ottla-cache")

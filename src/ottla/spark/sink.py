@@ -9,9 +9,7 @@ Exactly once: tasks stage batches, the driver commits them (``commit``). At leas
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.cluster import Cluster
+from ottla.env.private_directory import NotPrivate, private_directory
 from ottla.spark.checkpoint_files import synced_checkpoint
 from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
@@ -228,11 +227,10 @@ def staging_directory(options: WriteOptions, driver_host: str) -> str | None:
         return None
     if location is not None:
         return f"{location.rstrip('/')}/{_STAGING}"
-    directory = os.path.join(tempfile.gettempdir(), f"{_STAGING}-{os.getuid()}")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    if os.stat(directory).st_uid != os.getuid():
-        raise StagingError(f"{directory} belongs to another user: set option stagingDir")
-    return directory
+    try:
+        return str(private_directory(_STAGING))
+    except NotPrivate as error:
+        raise StagingError(f"{error}, or set option stagingDir") from None
 
 
 # -- the driver -----------------------------------------------------------------------------------------------------

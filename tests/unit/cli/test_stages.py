@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -36,10 +38,14 @@ def test_stage_that_fails_ends_its_line_and_has_no_time(in_place: bool) -> None:
     assert stream.getvalue().endswith("Starting Spark ...\n")
 
 
-def test_log_is_beside_the_status_or_in_a_temporary_directory(tmp_path: Path) -> None:
+def test_log_is_beside_the_status_or_in_a_private_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     local = Layout(pipeline="shop", storage=str(tmp_path), checkpoints="")
     assert log_path(local) == tmp_path / "_status" / "shop.log"
-    assert log_path(Layout(pipeline="shop", storage="s3://lake", checkpoints="")).parent.is_dir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = log_path(Layout(pipeline="shop", storage="s3://lake", checkpoints=""))
+    assert (path.name, path.parent.parent, stat.S_IMODE(path.parent.stat().st_mode)) == ("shop.log", tmp_path, 0o700)
 
 
 _SCRIPT = """
