@@ -396,6 +396,22 @@ def test_context_has_its_own_subjects_and_ids(registry: RegistryProcess, name: s
     assert f".{name}" not in registry.get("/contexts")
 
 
+@pytest.mark.parametrize("spelling", ["{}", ".{}", ":.{}:"])
+def test_context_of_a_path_has_one_name_however_it_is_spelled(
+    registry: RegistryProcess, name: str, spelling: str
+) -> None:
+    """These are the requests of franz-go's CreateSchema. As with Confluent's registry, answers have the full names."""
+    name = f"{name}-{len(spelling)}"
+    base, subject = f"/contexts/{spelling.format(name)}", f":.{name}:s"
+    status, made = registry.ask("POST", f"{base}/subjects/s/versions", {"schema": '"bytes"'})
+    assert (status, made["id"]) == (200, 1)
+    assert registry.get(f"{base}/schemas/ids/1/versions") == [{"subject": subject, "version": 1}]
+    assert registry.get(f"{base}/schemas/ids/1/subjects") == [subject]
+    found = registry.get(f"{base}/subjects/{subject}/versions/1")
+    assert (found["subject"], found["version"], found["id"]) == (subject, 1, 1)
+    assert registry.get(f"/schemas/ids/1/versions?subject=:.{name}:") == [{"subject": subject, "version": 1}]
+
+
 def test_other_contexts_are_searched_for_a_version_and_a_schema(registry: RegistryProcess, name: str) -> None:
     subject = f"{name}-s"
     registry.register(subject, '"int"')
