@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions quotas hostile security schemas registry-kills validation-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp extras clean
+.PHONY: run demo broker test test-fast test-compiled check format docs bench bench-secure bench-edge properties sim sim-planted cluster-kills client-failover cluster-faults partitions crash groups transactions transactions-divided streams-kills quotas hostile security schemas registry-kills validation-kills registry-hostile registry-clients openapi-fuzz edge-kafka spark-kills pipeline-kills spark-cluster spark-previous screens sdp extras clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -159,6 +159,19 @@ transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
 	OTTLA_LONG=1 $(BIN)/pytest tests/clauses/test_transaction_clauses.py -k "used_up or thousands"
+
+# The tests of transactions with a cluster in the place of each broker, in which one broker coordinates the transactions, one leads
+# the topics and one has the groups. Some minutes.
+transactions-divided: $(VENV)/.dev
+	OTTLA_DIVIDED=1 $(BIN)/pytest -n 2 $(or $(PYTEST_ARGS),tests/clauses/test_transaction_clauses.py \
+	  tests/compat/test_client_transactions.py tests/compat/test_foreign_transactions.py tests/broker/test_cli_txn.py \
+	  tests/transactions/test_transactions_bank.py tests/transactions/test_transactions_copy.py \
+	  tests/transactions/test_transactions_offsets.py)
+
+# Kafka Streams with exactly_once_v2 on three brokers, of which some are killed: KILLS=20 SEED=1 ROLE=transaction|changelog|group|
+# application|mixed, all of them optional. Fetches about 90 MB of jars once; needs Java and Maven. Some minutes.
+streams-kills: $(VENV)/.dev
+	$(BIN)/python tests/cluster/streams_kills.py --kills $(or $(KILLS),20) --seed $(or $(SEED),1) --role $(or $(ROLE),mixed)
 
 # Producers and consumers of librdkafka and Java with quotas, for SECONDS=60 at RATE=2000000 bytes per second each: the measured rates
 # must be within 10 % of the quotas. CLIENT=java selects.

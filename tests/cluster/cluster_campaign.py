@@ -91,6 +91,11 @@ class LoadedCluster:
         with RawClient(running[0].bootstrap, timeout_s=_ANSWER_S_MAX) as client:
             return client.ask(request, version)
 
+    def ask_broker(self, number: int, request: Message, version: int) -> Any:
+        """Return the answer of one broker. Raise OSError or Closed if it does not run or ends meanwhile."""
+        with RawClient(self.brokers[number].bootstrap, timeout_s=_ANSWER_S_MAX) as client:
+            return client.ask(request, version)
+
     def metadata(self) -> Any:
         return self.ask(MetadataRequest(topics=None), 12)
 

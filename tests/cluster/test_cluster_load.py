@@ -8,6 +8,7 @@ import pytest
 from cluster_load import Ack, Commit, Load, Seen, check_commits, check_replicas, history_of
 from cluster_store import PartitionState, Sample, check_refilled_before_it_leads
 from history import check
+from streams_checks import check_copies, check_counts, check_state
 
 TOPIC = "events"
 
@@ -96,3 +97,34 @@ def test_broker_that_leads_with_a_lost_log_is_reported() -> None:
     assert check_refilled_before_it_leads(samples(led_by_2, rejoined, elected), 1) == []
     assert len(check_refilled_before_it_leads(samples(elected), 1)) == 1
     assert len(check_refilled_before_it_leads(samples(rejoined, elected), 1)) == 1
+
+
+SENT = ["a 0", "b 1", "a 2"]
+
+
+@pytest.mark.parametrize(
+    ("copied", "problems"), [(SENT, 0), (["a 0", "a 2"], 1), ([*SENT, "b 1"], 1), ([*SENT, "c 3"], 1)]
+)
+def test_missing_and_additional_copies_of_streams_are_reported(copied: list[str], problems: int) -> None:
+    assert len(check_copies(SENT, copied)) == problems
+
+
+@pytest.mark.parametrize(
+    ("counts", "problems"),
+    [
+        ({"a": [1, 2], "b": [1]}, 0),
+        ({"a": [1, 2]}, 1),
+        ({"a": [1, 2, 2], "b": [1]}, 1),
+        ({"a": [2, 1], "b": [1]}, 1),
+        ({"a": [1, 3], "b": []}, 2),
+        ({"a": [1, 2], "b": [1], "c": [1]}, 1),
+    ],
+)
+def test_counts_of_streams_that_are_not_in_order_are_reported(counts: dict[str, list[int]], problems: int) -> None:
+    assert len(check_counts(SENT, counts)) == problems
+
+
+def test_state_of_streams_that_is_not_the_last_count_is_reported() -> None:
+    assert check_state(SENT, {"a": 2, "b": 1}) == []
+    assert len(check_state(SENT, {"a": 1, "b": 1})) == 1
+    assert len(check_state(SENT, {"a": 2})) == 1
