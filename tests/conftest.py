@@ -1,4 +1,7 @@
-"""Set-up for all tests: imports from the checkout, SIGINT, the division among workers, figures of campaigns."""
+"""Set-up for all tests: imports from the checkout, SIGINT, the division among workers, figures of campaigns.
+
+With OTTLA_DIVIDED=1 a cluster takes the place of each broker (`divided_cluster.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+import divided_cluster
 import work_units
 from ottla.env.collector import freeze_objects
 
@@ -30,6 +34,10 @@ settings.load_profile("ottla")
 # A shell starts background jobs with SIGINT ignored, and every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# `make transactions-divided`
+if divided_cluster.SWITCH in os.environ:
+    divided_cluster.replace_brokers()
 
 _FIGURE = "figure of a campaign"
 

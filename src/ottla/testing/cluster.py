@@ -77,6 +77,22 @@ class ClusterProcess:
         ``settings`` are those of all brokers, ``own_settings`` those of single brokers by id.
         ``directories`` are data directories of single brokers; they are not removed at the end.
         """
+        cluster = cls.prepare(brokers, settings, own_settings, directories, can_cut=can_cut)
+        try:
+            for broker in cluster.brokers.values():
+                broker.launch()
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    @classmethod
+    def prepare(
+        cls, brokers: int = 3, settings: Mapping[str, str] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None, directories: Mapping[int, Path] | None = None,
+        *, can_cut: bool = False,
+    ) -> Self:  # fmt: skip
+        """Start ZooKeeper and no broker, for a test that launches them in an order of its own. See ``start``."""
         data = Path(tempfile.mkdtemp(prefix="ottla-cluster-"))
         try:
             cluster = cls(data, brokers, settings or {}, own_settings or {}, directories or {}, can_cut=can_cut)
@@ -85,8 +101,6 @@ class ClusterProcess:
             raise
         try:
             cluster.zookeeper.wait_until_ready()
-            for broker in cluster.brokers.values():
-                broker.launch()
         except BaseException:
             cluster.close()
             raise

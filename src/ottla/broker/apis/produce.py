@@ -585,16 +585,24 @@ class ProduceApi:
         try:
             partition = self._replicas.leader_of(key, data.partition, by_id=by_id)
         except NotLeaderOrFollower as error:
+            if self._is_internal(key, by_id=by_id):
+                raise _internal_topic() from None  # as in Kafka, every broker gives this answer
             # This broker may begin to lead before the next batch of the producer arrives.
             replica = (self._replicas.topics_by_id if by_id else self._replicas.topics).get(key, {}).get(data.partition)
             if replica is not None:
                 _note_refused(replica, error, buffer, data.start, data.end)
             raise
         if partition.name.topic in INTERNAL_TOPICS:
-            raise InvalidTopic("only the broker itself writes to its internal topics")
+            raise _internal_topic()
         if data.start < 0:
             raise InvalidRecord("no batch in the request")
         return partition
+
+    def _is_internal(self, key: bytes, *, by_id: bool) -> bool:
+        if not by_id:
+            return key.decode() in INTERNAL_TOPICS
+        topic = self._services.view.topics_by_id.get(key)
+        return topic is not None and topic.name in INTERNAL_TOPICS
 
     def _check_access(
         self, connection: Connection, key: bytes, request: ProduceRequest, version: int, *, quiet: bool
@@ -686,6 +694,10 @@ def _note_refused(partition: Partition, error: KafkaError, buffer: FrameBuffer, 
         except OSError:
             return  # a log whose producers cannot be loaded accepts no batch
         log.refused.note(buffer, start, end, producers)
+
+
+def _internal_topic() -> InvalidTopic:
+    return InvalidTopic("only the broker itself writes to its internal topics")
 
 
 def _check_codec(buffer: FrameBuffer, start: int, end: int) -> None:
