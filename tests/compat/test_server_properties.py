@@ -128,7 +128,7 @@ def test_file_for_kafka_is_read_and_its_security_prepared(machine: Machine, name
         ListenerSecurity(
             endpoint.name, settings, loop=nothing, server=nothing, clock=SystemClock(),
             credentials=lambda mechanism: lambda name: None, shapes=lambda mechanism: {},
-            secret=lambda: b"secret", tokens=dict,
+            secret=lambda: b"secret", tokens=dict, works=dict,
         )  # fmt: skip
     Peers(settings)
     assert (zookeeper_security(settings).tls is not None) == (name == "zookeeper-over-tls")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sim_client import NOT_LEADER, Client, Lost
 
+from ottla.model.errors import ErrorCode
 from ottla.testing.history import Place
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
@@ -76,9 +77,12 @@ class RecordDeleter(Client):
             (row,) = (await self.ask_leader(place, request, 2)).topics[0].partitions
         except Lost:
             return False
+        if row.error_code == ErrorCode.POLICY_VIOLATION:
+            return True  # the topic is compacted
         if row.error_code in NOT_LEADER:
             self.forget_leader(place)
         if row.error_code:
+            self.world.trace(f"{self.name} cannot delete {place} to {offset}: error {row.error_code}")
             return False
         self.world.deletions.answered(place, offset, row.low_watermark)
         return True

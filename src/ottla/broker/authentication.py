@@ -51,6 +51,8 @@ _VERSION_MAX = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 _SIZE = Struct(">i")
 #: time after which a login is checked again that needs a key which may be in the document that is being read
 _KEYS_S = 0.1
+#: the reason of a refusal that no client is told
+_LEFT = "the client closed the connection before the end of the login"
 #: in place of a mechanism, for clients that have not chosen an enabled one
 NO_MECHANISM = "none"
 
@@ -227,26 +229,39 @@ class Authentication:
     def _compute(
         self, connection: Connection, login: _Login, answer: Callable[..., None], work: Callable[[], bytes]
     ) -> None:
-        if not connection.closing:
-            future = self._loop.run_in_executor(None, work)
-            future.add_done_callback(partial(self._computed, connection, login, answer, work))
+        """Compute the answer in a thread. If the client leaves before a thread has begun, nothing is computed."""
+        if connection.closing:
+            return
+        future = self._loop.run_in_executor(None, work)
+
+        def give_up() -> None:
+            connection.abort()
+            future.cancel()
+
+        connection.on_close[give_up] = None
+        connection.watch_peer()
+        future.add_done_callback(partial(self._computed, connection, login, answer, work, give_up))
 
     def _computed(
         self, connection: Connection, login: _Login, answer: Callable[..., None], work: Callable[[], bytes],
-        future: asyncio.Future[bytes],
+        give_up: Callable[[], None], future: asyncio.Future[bytes],
     ) -> None:  # fmt: skip
-        if connection.closing:
-            return
-        try:
+        connection.on_close.pop(give_up, None)
+        # The failure is taken in any case: the event loop logs failures that are not taken, and those without a limit.
+        error = AuthenticationFailed(_LEFT) if future.cancelled() else future.exception()
+        if error is None and connection.closing:
+            error = AuthenticationFailed(_LEFT)
+        if error is None:
             self._responded(connection, login, answer, future.result())
-        except KeysBeingRead:
+        elif isinstance(error, KeysBeingRead):
             # The reading has a time limit, and so has the login.
             self._loop.call_later(_KEYS_S, self._compute, connection, login, answer, work)
-        except AuthenticationFailed as error:
+        elif isinstance(error, AuthenticationFailed):
             self._refuse(connection, login, answer, error)
-        except BaseException:
+        else:
+            self.refused[login.mechanism] += 1
+            log.error("login failed mechanism=%s peer=%s", login.mechanism, connection.peer_host, exc_info=error)
             connection.abort()
-            raise  # the event loop logs it
 
     def _responded(self, connection: Connection, login: _Login, answer: Callable[..., None], token: bytes) -> None:
         exchange = login.exchange
@@ -296,6 +311,9 @@ class Authentication:
             "login refused peer=%s listener=%s mechanism=%s reason=%s", connection.peer_host, connection.listener,
             login.mechanism, reason,
         )  # fmt: skip
+
+        if connection.closing:
+            return
 
         def tell() -> None:
             if not connection.closing:

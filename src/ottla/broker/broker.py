@@ -216,6 +216,7 @@ class Broker:
             credentials=lambda mechanism: lambda name: self._view.access.credentials.get(name, {}).get(mechanism),
             shapes=lambda mechanism: self._view.access.shapes[mechanism],
             secret=lambda: self._secret, tokens=lambda: self._view.access.tokens,
+            works=lambda: self._view.access.works,
         )  # fmt: skip
 
     async def _open_data(self) -> str:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,18 +56,20 @@ class ListenerSecurity:
         self, name: str, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, server: Server, clock: Clock,
         credentials: Credentials, shapes: Callable[[Mechanism], Mapping[SaltShape, int]],
         secret: Callable[[], bytes], tokens: Callable[[], Mapping[str, DelegationToken]],
+        works: Callable[[], Mapping[Work, int]],
     ) -> None:  # fmt: skip
         """Raise StartError, which says what to change, if a certificate or a login module is missing or wrong.
 
         ``secret`` makes the salts of users that do not exist, and ``shapes`` returns what those of known users look
-        like. ``tokens`` returns the delegation tokens by id.
+        like. ``tokens`` returns the delegation tokens by id. ``works`` returns how many users there are by what is
+        computed for their passwords.
         """
         self.name = name
         self.protocol = settings.protocol_of(name)
         self._settings = settings
         self._own = settings.of_listener(name)
         self._server, self._loop, self._clock = server, loop, clock
-        self._credentials, self._shapes, self._secret = credentials, shapes, secret
+        self._credentials, self._shapes, self._secret, self._works = credentials, shapes, secret, works
         key = settings.delegation_token_secret_key.encode()
         self._token_logins = TokenLogins(TokenSecret(key=key), tokens, clock.wall_ms) if key else None
         self.tls: TlsServer | None = None
@@ -193,11 +194,7 @@ class ListenerSecurity:
 
     def _work_of_unknown(self, name: str) -> Work:
         """Return what is computed for an unknown user of PLAIN: the same as for some known user."""
-        counts: Counter[Work] = Counter()
-        for mechanism in Mechanism:
-            for shape, count in self._shapes(mechanism).items():
-                counts[Work(mechanism, shape.iterations)] += count
-        return choose(self._secret(), name, counts, OWN_WORK)
+        return choose(self._secret(), name, self._works(), OWN_WORK)
 
     def _scram(self, mechanism: Mechanism) -> ScramExchange:
         nonce, logins = secrets.token_urlsafe(24), self._token_logins

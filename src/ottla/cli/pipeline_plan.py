@@ -14,6 +14,7 @@ from ottla.cli.pipeline_project import Choice, environment_options
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration
+    from ottla.pipeline.problems import StartRefused
     from ottla.pipeline.start_plan import StartPlan
 
 _COLUMNS = (Column("FLOW", "flow"), Column("PLAN", "plan"), Column("WHY", "why"))
@@ -55,7 +56,7 @@ def plan(file: str, choice: Choice, output: str) -> None:
 def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] = ()) -> None:
     """Show edits that keep the state. Raise Failure if a flow cannot continue with its checkpoint or table."""
     from ottla.pipeline.openlineage_transport import target_of
-    from ottla.pipeline.start_plan import StartRefused
+    from ottla.pipeline.problems import StartRefused
 
     # A wrong OPENLINEAGE_CONFIG is known before Spark starts.
     target_of(declaration, os.environ)
@@ -66,9 +67,7 @@ def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] =
     try:
         found.check(keep)
     except StartRefused as refused:
-        for line in str(refused).splitlines():
-            click.echo(escape_controls(line, keep=""), err=True)
-        raise Failure("the pipeline was not started; each line above has the remedy") from None
+        raise report_refused(refused) from None
     for one in found.decisions:
         if one.plan in ("keeps state", "needs a new checkpoint"):
             for reason in one.reasons:
@@ -77,6 +76,13 @@ def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] =
             # The first reason says where it begins, which is no news; others are warnings.
             for reason in one.reasons[1:]:
                 click.echo(escape_controls(f"flow {one.flow} is new: {reason}", keep=""), err=True)
+
+
+def report_refused(refused: StartRefused) -> Failure:
+    """Show why flows cannot start, one per line. Return the failure that ends the command."""
+    for line in str(refused).splitlines():
+        click.echo(escape_controls(line, keep=""), err=True)
+    return Failure("the pipeline was not started; each line above has the remedy")
 
 
 def _plan_of(declaration: Declaration, backfill: str) -> StartPlan:

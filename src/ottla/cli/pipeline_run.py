@@ -17,7 +17,7 @@ import click
 from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
-from ottla.cli.pipeline_plan import check_start, keep_option
+from ottla.cli.pipeline_plan import check_start, keep_option, report_refused
 from ottla.cli.pipeline_project import Choice, environment_options, report
 from ottla.cli.stages import stages
 
@@ -210,6 +210,7 @@ def _session(
     """Claim the pipeline, call `check`, then start Spark; yield both."""
     from ottla.model.errors import OttlaError
     from ottla.pipeline import BadDeclaration
+    from ottla.pipeline.problems import StartRefused
 
     settings = dict(declaration.spark)
     for one in conf:
@@ -233,6 +234,8 @@ def _session(
                 yield spark, ownership
     except BadDeclaration as bad:
         raise report(bad) from None
+    except StartRefused as refused:
+        raise report_refused(refused) from None
     except OttlaError as error:
         raise _failure_of(error) from None
 

@@ -25,6 +25,7 @@ from ottla.cluster.schema import config_of, to_json
 from ottla.security.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.security.quotas import DEFAULT, Entity, Quota
 from ottla.security.salts import SaltShape
+from ottla.security.sasl import Work
 from ottla.security.scram import Mechanism, ScramCredential
 from ottla.security.tokens import DelegationToken
 
@@ -202,6 +203,8 @@ class AccessView:
         self.credentials: dict[str, dict[Mechanism, ScramCredential]] = {}
         #: the number of credentials of each mechanism by what clients see of them
         self.shapes: dict[Mechanism, Counter[SaltShape]] = {each: Counter() for each in Mechanism}
+        #: the number of users with credentials by what is computed for their passwords
+        self.works: Counter[Work] = Counter()
         #: by id
         self.tokens: dict[str, DelegationToken] = {}
 
@@ -233,10 +236,18 @@ class AccessView:
         if config:
             self.configs[entity] = config
         if entity.user is not None and entity.client_id is None:
-            for mechanism, credential in self.credentials.pop(entity.user, {}).items():
-                self.shapes[mechanism] -= Counter([credential.shape])
-            if credentials:
-                self.credentials[entity.user] = credentials
-            for mechanism, credential in credentials.items():
-                self.shapes[mechanism][credential.shape] += 1
+            self._put_credentials(entity.user, credentials)
         return entity
+
+    def _put_credentials(self, user: str, credentials: dict[Mechanism, ScramCredential]) -> None:
+        """Replace the credentials of a user, which may be none."""
+        before = self.credentials.pop(user, {})
+        for mechanism, credential in before.items():
+            self.shapes[mechanism] -= Counter([credential.shape])
+        if before:
+            self.works -= Counter([Work.of(before)])
+        if credentials:
+            self.credentials[user] = credentials
+            self.works[Work.of(credentials)] += 1
+        for mechanism, credential in credentials.items():
+            self.shapes[mechanism][credential.shape] += 1

@@ -22,6 +22,12 @@ from ottla.spark.table_location import TableLocation
 _RENEW_S: Final = 1.0
 
 
+def without_driver(status: RunStatus) -> RunStatus:
+    """Return the status of a run whose driver is dead: its flows have stopped, and what they have written stays."""
+    flows = [replace(flow, state="stopped", rows_per_second=0.0) for flow in status.flows]
+    return replace(status, flows=flows)
+
+
 class TableCounts:
     """The tables of a pipeline, each opened once."""
 

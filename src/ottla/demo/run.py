@@ -36,7 +36,7 @@ from rich.text import Text
 from ottla.client.cluster import Cluster
 from ottla.demo.check import LATE_ORDERS, REVENUE, CommittedRecords, Lake, check, parse_revenue
 from ottla.demo.commands import commands_after, commands_to_try, short_path
-from ottla.demo.counts import TableCounts
+from ottla.demo.counts import TableCounts, without_driver
 from ottla.demo.journal import Entry, Journal
 from ottla.demo.kills import Facts, Kills, Step
 from ottla.demo.parts import Broker, Driver, PartFailed, RunningPipeline, write_declaration
@@ -310,7 +310,6 @@ class _Demo:
         self._pipeline = self._start_pipeline(self._file, self._driver_log)
         self._scene.driver = f"process {self._pipeline.pid}"
         self._scene.starting_since_s = self._journal.elapsed_s
-        self._scene.status = None
         return self._pipeline.pid
 
     def kill_driver(self) -> int:
@@ -319,7 +318,9 @@ class _Demo:
         self._pipeline.kill()
         self._pipeline = self._result_at = None
         self._scene.driver = f"process {pid}, killed"
-        self._scene.starting_since_s = self._scene.status = None
+        self._scene.starting_since_s = None
+        if self._scene.status is not None:
+            self._scene.status = without_driver(self._scene.status)
         return pid
 
     def _stop_pipeline(self) -> None:

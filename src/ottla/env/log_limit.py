@@ -6,6 +6,11 @@ import logging
 
 #: messages of one kind that are logged in a minute; kinds are told apart by the text before arguments are filled in
 PER_MINUTE_MAX = 100
+#: kinds that are told apart in a minute; further ones count as one
+_KINDS_MAX = 1_000
+#: the event loop puts what differs into the text, but behind its first line
+_KIND_CHARS_MAX = 200
+_OTHER_KINDS = "messages of further kinds"
 
 
 class LogLimit(logging.Filter):
@@ -26,14 +31,17 @@ class LogLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a message."""
-        minute, kind = int(record.created // 60), str(record.msg)
+        minute, text = int(record.created // 60), str(record.msg)
         if minute != self._minute:
             self._begin(minute)
+        kind = text.partition("\n")[0][:_KIND_CHARS_MAX]
+        if kind not in self._counts and len(self._counts) >= _KINDS_MAX:
+            kind = _OTHER_KINDS
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if count > self._per_minute_max:
             return False
         if (left_out := self._left_out.pop(kind, 0)) > 0:
-            record.msg = f"{kind} (earlier ones that were not logged: {left_out})"
+            record.msg = f"{text} (earlier ones that were not logged: {left_out})"
         return True
 
     def _begin(self, minute: int) -> None:
@@ -42,3 +50,5 @@ class LogLimit(logging.Filter):
                 self._left_out[kind] = self._left_out.get(kind, 0) + count - self._per_minute_max
         self._minute = minute
         self._counts.clear()
+        while len(self._left_out) > _KINDS_MAX:
+            del self._left_out[next(iter(self._left_out))]

@@ -17,11 +17,13 @@ from typing import Final
 
 from ottla.env.advice import listen_advice
 from ottla.env.connections import ConnectionServer
+from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import start_task
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 CONNECTIONS_MAX: Final = 16
 #: of these from one address, so that one client cannot keep all others away

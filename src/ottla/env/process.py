@@ -10,6 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+from ottla.env.log_limit import LogLimit
+
 #: in the environment: stop when the standard input is closed, which happens when the process that started this one ends
 END_WITH_STDIN = "OTTLA_END_WITH_STDIN"
 
@@ -28,10 +30,16 @@ def read_settings_file(path: str) -> str:
 
 
 def log_to_stderr(level: str) -> None:
-    """Log one line for each event, and the exceptions that end threads with their tracebacks."""
+    """Log one line for each event, and the exceptions that end threads with their tracebacks.
+
+    The event loop logs failures that no code took. Their number is limited, because a client may cause them.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    loop = logging.getLogger("asyncio")
+    if not any(isinstance(each, LogLimit) for each in loop.filters):
+        loop.addFilter(LogLimit())
     threading.excepthook = _log_failed_thread
 
 

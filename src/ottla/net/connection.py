@@ -30,6 +30,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ottla.env.log_limit import LogLimit
 from ottla.model.types import FrameBuffer
 from ottla.net.network import MSG_MORE, DirectSocket
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ottla.net.server import Server
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 RECEIVE_BYTES = 256 << 10
 #: an incomplete frame up to this size gets a buffer of exactly its size

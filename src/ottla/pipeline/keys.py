@@ -109,6 +109,12 @@ PIPELINE = _section(
     ),
     Key("spark", "mapping", "Spark settings, such as `spark.sql.shuffle.partitions`."),
     Key(
+        "merge_schema",
+        "`true` or `false`",
+        "Add new columns of flows to their tables. A table sink can have another value.",
+        default="`false`",
+    ),
+    Key(
         "openlineage",
         "OpenLineage",
         "Where OpenLineage events of runs go. See [OpenLineage](#openlineage).",
@@ -431,7 +437,12 @@ TABLE_SINK = _section(
         "column or list of columns",
         f"Columns, or parts of an event time: {', '.join(f'`{part}(column)`' for part in PARTITION_PARTS)}.",
     ),
-    Key("merge_schema", "`true` or `false`", "Add new columns of the flow to the table.", default="`false`"),
+    Key(
+        "merge_schema",
+        "`true` or `false`",
+        "Add new columns of the flow to the table.",
+        default="that of the pipeline, `false`",
+    ),
     Key(
         "keys",
         "column or list of columns",

@@ -6,8 +6,14 @@ Reading and checks do not stop at the first problem: all add to one list, and th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ottla.model.errors import OttlaError
+
+if TYPE_CHECKING:
+    from ottla.pipeline.edits import Decision
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,3 +101,12 @@ def suggestion(word: str, known: Iterable[str], *, none: str) -> str:
         return f"write {close}"
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"write one of {shown}" if len(known) > 1 else f"write {shown}"
+
+
+class StartRefused(OttlaError):
+    """A flow cannot continue with its checkpoint or table."""
+
+    def __init__(self, refused: Collection[Decision]) -> None:
+        self.refused = tuple(refused)
+        lines = [f"flow {one.flow} {one.plan}: {'; '.join(one.reasons)}; {one.remedy}" for one in refused]
+        super().__init__("\n".join(lines))

@@ -63,6 +63,8 @@ class DeclarationReader:
         self._read_file = read_file
         self._calls = calls or {}
         self._zones = DEFAULT_ZONES
+        #: of tables that do not say whether they take new columns
+        self._merge_schema = False
         #: flows whose zone could not be read; what depends on it is not worth saying
         self.unzoned: set[str] = set()
 
@@ -70,6 +72,7 @@ class DeclarationReader:
         fields = Fields(root, keys.PIPELINE, "the pipeline", self._problems)
         storage = fields.text("storage", "lake")
         self._zones = read_zones(fields, self._problems)
+        self._merge_schema = fields.flag("merge_schema", False)
         sources = {name.text: self._source(name, node) for name, node in fields.named("sources")}
         flows = {name.text: self._flow(name, node) for name, node in fields.named("flows")}
         return Declaration(
@@ -396,7 +399,7 @@ class DeclarationReader:
         stored = kind != "view" and append is None
         sinks = tuple(self._sink(fields, item) for item in fields.items("to"))
         if not sinks and stored:
-            sinks = (TableSink(name=name.text, place=name.place),)
+            sinks = (TableSink(name=name.text, merge_schema=self._merge_schema, place=name.place),)
         expectations = tuple(self._expectation(fields, item) for item in fields.items("expect"))
         if fields.text("zone") not in self._zones:
             self.unzoned.add(name.text)
@@ -498,7 +501,7 @@ class DeclarationReader:
             name=inner.name("table") or "",
             format=cast(Any, inner.choice("format", keys.TABLE_FORMATS)),
             partition_by=tuple(self._partition_column(inner, word) for word in inner.words("partition_by")),
-            merge_schema=inner.flag("merge_schema", False),
+            merge_schema=inner.flag("merge_schema", self._merge_schema),
             keys=inner.columns("keys"),
             sequence_by=inner.columns("sequence_by"),
             delete_when=inner.written("delete_when"),

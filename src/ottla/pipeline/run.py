@@ -50,7 +50,9 @@ from ottla.pipeline.pinned_schemas import pin_schemas
 from ottla.pipeline.plan import EXPECTATION_FAILED, FunctionRefused, Planner, QueryRefused, own_modules
 from ottla.pipeline.preflight import topics_written
 from ottla.pipeline.source_options import cluster_options
+from ottla.pipeline.start_plan import check_tables
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
+from ottla.pipeline.table_fit import in_pipeline_words
 from ottla.pipeline.zones import Batch, Counts, FlowWriter, watermark_of_batch
 from ottla.spark.batch_manifest import ManifestFiles, TableWasReplaced, batch_digest
 from ottla.spark.checkpoint_files import CheckpointFiles
@@ -70,6 +72,7 @@ from ottla.spark.spark_internals import (
 from ottla.spark.staging import open_filesystem
 from ottla.spark.table_commit import BatchMismatch
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_schema import SchemaMismatch
 from ottla.spark.wire_format import SchemaRefused
 
 log = logging.getLogger("ottla.pipeline")
@@ -179,6 +182,7 @@ class Supervisor:
         graph = Graph(declaration)
         check_file_system(spark, layout.checkpoints)
         schemas = schemas_of(spark, graph, chosen)
+        check_tables(graph, layout, {name: schema.jsonValue() for name, schema in schemas.items()})
         inputs = Inputs(spark, declaration, layout, schemas)
         self._session = Session(spark, declaration, graph, layout, inputs, EndOffsets.of(declaration))
         #: queries are planned and started side by side, which is most of what a start costs
@@ -607,13 +611,13 @@ def is_final(error: BaseException) -> bool:
     if isinstance(error, QueryRefused | FunctionRefused | QueryNeverGrows | SchemaRefused):
         return True
     # Spark gives the text of an exception that was raised in a batch, not the exception.
-    classes = (BatchMismatch, CheckpointMismatch, TableWasReplaced, WatermarkMissing)
+    classes = (BatchMismatch, CheckpointMismatch, TableWasReplaced, WatermarkMissing, SchemaMismatch)
     return any(mark in str(error) for mark in (EXPECTATION_FAILED, *(each.__name__ for each in classes)))
 
 
 def describe_failure(error: BaseException) -> str:
     """Return the message of a failure as one line. Spark wraps it in other messages and in stack traces."""
-    text = str(error)
+    text = in_pipeline_words(str(error))
     if EXPECTATION_FAILED in text:
         return text[text.index(EXPECTATION_FAILED) :].splitlines()[0].partition(" SQLSTATE")[0].strip("'\" .")
     # The message of an exception of Ottla is a sentence; other exceptions need their names.

@@ -6,33 +6,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from deltalake.exceptions import DeltaError
 
-from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Declaration, Flow
 from ottla.pipeline.edits import Decision, decide
 from ottla.pipeline.flow_record import checkpoints_in, columns_of, describe, read_checkpoint
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.pinned_schemas import pin_schemas
-from ottla.pipeline.table_fit import table_problem
+from ottla.pipeline.problems import StartRefused
+from ottla.pipeline.table_fit import schema_problem, table_problem
 from ottla.spark.table_commit import schema_of
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_schema import CHANGE_TYPE, Schema
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _CHECKPOINT = re.compile(r"(.+)-v(\d+)")
-
-
-class StartRefused(OttlaError):
-    """A flow cannot continue with its checkpoint or table."""
-
-    def __init__(self, refused: Collection[Decision]) -> None:
-        self.refused = tuple(refused)
-        lines = [f"flow {one.flow} {one.plan}: {'; '.join(one.reasons)}; {one.remedy}" for one in refused]
-        super().__init__("\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +64,40 @@ def plan_start(declaration: Declaration, backfill: str | None = None) -> StartPl
     return StartPlan(decisions=decisions, removed=tuple(sorted(removed)))
 
 
+def check_tables(graph: Graph, layout: Layout, schemas: Mapping[str, Schema], backfill: str | None = None) -> None:
+    """Raise StartRefused if a table does not take the rows of its flow, whose columns Spark has found (`schemas`)."""
+    command = backfill or f"ottla pipeline backfill {graph.declaration.file}"
+    flows = (graph.declaration.flows[name] for name in graph.order if name in schemas)
+    refused = [one for one in (_check_table(graph, layout, flow, schemas[flow.name], command) for flow in flows) if one]
+    if refused:
+        raise StartRefused(refused)
+
+
+def _check_table(graph: Graph, layout: Layout, flow: Flow, rows: Schema, backfill: str) -> Decision | None:
+    sink = graph.declaration.flows[flow.append_to.name].table if flow.append_to is not None else flow.table
+    # A materialized view replaces its table, and parquet files have no schema in common.
+    if flow.kind != "table" or sink is None or sink.format != "delta":
+        return None
+    location = TableLocation.at(layout.table(flow.zone, sink.name))
+    try:
+        if not location.exists():
+            return None
+        table = location.table()
+    except DeltaError:
+        # A damaged table stops the flow with its own message; the other flows run.
+        return None
+    # The column of a change feed is not in the table.
+    fields = [field for field in rows["fields"] if field["name"] != CHANGE_TYPE]
+    written = {"type": "struct", "fields": fields}
+    problem = schema_problem(sink, written, schema_of(table), table.metadata().partition_columns)
+    return None if problem is None else _refused_by_table(flow, f"{flow.zone}/{sink.name}: {problem}", backfill)
+
+
+def _refused_by_table(flow: Flow, problem: str, backfill: str) -> Decision:
+    remedy = f"undo the change, or give the table another name and run '{backfill} {flow.name}'"
+    return Decision(flow=flow.name, plan="table refuses", reasons=(problem,), remedy=remedy)
+
+
 def _decide(graph: Graph, layout: Layout, flow: Flow, backfill: str) -> Decision:
     if flow.kind == "materialized_view":
         return Decision(flow=flow.name, plan="recomputed", reasons=("a materialized view keeps no state",))
@@ -94,8 +120,10 @@ def _decide(graph: Graph, layout: Layout, flow: Flow, backfill: str) -> Decision
         return replace(decision, reasons=(*decision.reasons, f"its table cannot be read: {error}"))
     path = f"{flow.zone}/{flow.table.name}"
     if problem is not None:
-        remedy = f"undo the change, or give the table another name and run '{backfill} {flow.name}'"
-        return Decision(flow=flow.name, plan="table refuses", reasons=(f"{path}: {problem}",), remedy=remedy)
+        return _refused_by_table(flow, f"{path}: {problem}", backfill)
+    if decision.plan == "keeps state" and columns_of(graph, flow.name) is None:
+        notice = "only Spark knows its columns: run compares them with the table before it starts a flow"
+        decision = replace(decision, reasons=(*decision.reasons, notice))
     if decision.plan == "new" and not flow.table.keys and table.file_uris():
         notice = f"the table {path} has rows, which would be in it twice: run '{backfill} {flow.name}'"
         return replace(decision, reasons=(*decision.reasons, notice))

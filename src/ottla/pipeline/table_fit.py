@@ -1,4 +1,7 @@
-"""Whether the rows of a flow fit the table that is there, as far as their columns are known without Spark. Pure."""
+"""Whether the rows of a flow fit the table that is there. Pure.
+
+Without Spark the columns of some flows are known (`table_problem`), with Spark those of all (`schema_problem`).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,12 @@ def table_problem(
     sink: TableSink, columns: Mapping[str, str] | None, table: Schema, partitioned_by: Sequence[str]
 ) -> str | None:
     """Return why a table does not take the rows of a flow, None if it does or if the columns are not known."""
+    rows = None if columns is None else {"type": "struct", "fields": _fields(columns.items())}
+    return schema_problem(sink, rows, table, partitioned_by)
+
+
+def schema_problem(sink: TableSink, rows: Schema | None, table: Schema, partitioned_by: Sequence[str]) -> str | None:
+    """Return why a table does not take rows with this schema, None if it does or if the schema is not known."""
     wanted = [partition_name(one) for one in sink.partition_by]
     if wanted and wanted != list(partitioned_by):
         before = ", ".join(partitioned_by) or "nothing"
@@ -28,13 +37,18 @@ def table_problem(
     if sink.keys and sink.history != has_history:
         written = "with" if has_history else "without"
         return f"history is {str(sink.history).lower()}, and the table was written {written} it"
-    if columns is None:
+    if rows is None:
         return None
     try:
-        merge(table, {"type": "struct", "fields": _fields(columns.items())}, grow=sink.merge_schema)
+        merge(table, rows, grow=sink.merge_schema)
     except SchemaMismatch as error:
-        return str(error).replace("set mergeSchema to true", "write merge_schema: true").replace(": cast it", "")
+        return in_pipeline_words(str(error)).replace(": cast it", "")
     return None
+
+
+def in_pipeline_words(text: str) -> str:
+    """Return the message of an error of a table with the keys of a pipeline in place of options of Spark."""
+    return text.replace("set mergeSchema to true", "write merge_schema: true")
 
 
 def json_type(text: str) -> Any:

@@ -85,6 +85,12 @@ class Work(NamedTuple):
     mechanism: Mechanism
     iterations: int
 
+    @classmethod
+    def of(cls, credentials: Mapping[Mechanism, ScramCredential]) -> Work:
+        """Return what is computed for the password of a user with these credentials, of which there is at least one."""
+        mechanism, credential = password_credential(credentials)
+        return cls(mechanism, credential.iterations)
+
     def fake(self) -> Stored:
         """Return a credential with this work. It has no password."""
         key = bytes(self.mechanism.key_bytes)
@@ -94,10 +100,18 @@ class Work(NamedTuple):
 OWN_WORK: Final = Work(Mechanism.SCRAM_SHA_256, ITERATIONS_MIN)
 
 
+def password_credential(credentials: Mapping[Mechanism, ScramCredential]) -> Stored:
+    """Return the one of a user's credentials that passwords are checked with."""
+    mechanism = min(credentials)
+    return mechanism, credentials[mechanism]
+
+
 class PlainExchange:
     """A login with PLAIN (RFC 4616): the users of ``sasl.jaas.config``, and those that have SCRAM credentials.
 
-    A wrong password and an unknown user take the same time: all logins compute a salted password.
+    A wrong password and an unknown user take the same time: all logins compute a salted password. How long that takes
+    depends on the credentials of a user. For users without any, it takes as long as for some known user, and each
+    amount of work is as frequent among unknown users as among known ones.
     """
 
     def __init__(
@@ -131,18 +145,17 @@ class PlainExchange:
         mechanism, credential = known or fake
         is_right = credential.is_password(mechanism, password) and known is not None
         stored = self._passwords.get(name)
+        is_same = is_same_text(stored or "", password)
         if stored is not None:
-            is_right = is_same_text(stored, password)
+            is_right = is_same
         if not is_right:
             raise AuthenticationFailed("the user name or the password is wrong")
         self.identity = Identity(user_principal(name))
         return b""
 
     def _credential(self, name: str) -> Stored | None:
-        for mechanism, find in self._find.items():
-            if (found := find(name)) is not None:
-                return mechanism, found
-        return None
+        found = {mechanism: known for mechanism, find in self._find.items() if (known := find(name)) is not None}
+        return password_credential(found) if found else None
 
 
 def is_same_text(one: str, other: str) -> bool:

@@ -14,7 +14,7 @@ from ottla.broker.authentication import NO_MECHANISM, Authentication, LoginRules
 from ottla.model.errors import ErrorCode
 from ottla.net.connection import ANONYMOUS, Connection
 from ottla.security import sasl
-from ottla.security.errors import KeysBeingRead
+from ottla.security.errors import AuthenticationFailed, KeysBeingRead
 from ottla.security.sasl_client import Sasl, ScramExchange
 from ottla.security.scram import Mechanism, ScramCredential, ScramServer
 from ottla.wire import Message, decode, encode, request_header_version, response_class, response_header_version
@@ -60,6 +60,8 @@ class Timers(Loop):
         future: Future[bytes] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(work())
             except Exception as error:
@@ -69,12 +71,26 @@ class Timers(Loop):
         return future
 
 
+class NoWatch:
+    """In place of ``PeerWatch``: tests call ``peer_closed`` themselves."""
+
+    def add(self, connection: Connection, fd: int) -> None:
+        pass
+
+    def remove(self, connection: Connection, fd: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class LoginFixture(Fixture):
     def __init__(self) -> None:
         super().__init__(request_bytes_max=REQUEST_BYTES_MAX)
         self.loop = self.timers = Timers()
         self.server._loop = self.loop  # type: ignore[assignment]
         self.server.call_soon = self.loop.call_soon  # type: ignore[assignment]
+        self.server.peers = NoWatch()
         self.session_ms_max = 0
         self.handled: list[tuple[str, int]] = []
         self.authentication = Authentication(
@@ -358,6 +374,73 @@ def test_connection_that_is_lost_during_a_computation_is_left_alone(fixture: Log
     client.connection.connection_lost(None)
     fixture.loop.run()
     assert client.connection.principal == ANONYMOUS
+
+
+@pytest.mark.parametrize("leaves", ["lost", "reset", "closed its side"])
+def test_nothing_is_computed_for_a_client_that_has_left(
+    fixture: LoginFixture, client: LoginClient, leaves: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as a refused login."""
+    computed: list[str] = []
+    monkeypatch.setattr(sasl.PlainExchange, "_check", lambda self, name, *_: computed.append(name))
+    handshake(client, "PLAIN")
+    header = struct.pack(">hhih", 36, 1, 1, 2) + b"me"
+    client.feed(framed(header + encode(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 1)))
+    if leaves == "lost":
+        client.connection.connection_lost(None)
+    else:
+        client.connection.peer_closed(gone=leaves == "reset")
+    if not client.connection.closing:
+        pytest.fail("the connection of a client that does not wait for its login stays open")
+    client.connection.connection_lost(None)
+    fixture.loop.run()
+    assert not computed
+    assert fixture.authentication.refused["PLAIN"] == 1
+    assert fixture.timers.fire() == [10.0], "only the time limit of logins is left"
+
+
+class FailingLogin:
+    """A login whose computation fails."""
+
+    identity: sasl.Identity | None = None
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def respond(self, token: bytes) -> Callable[[], bytes]:
+        return self._fail
+
+    def _fail(self) -> bytes:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [AuthenticationFailed("wrong"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("has_left", [True, False])
+def test_failed_login_is_counted_and_its_error_is_taken(
+    fixture: LoginFixture, client: LoginClient, error: Exception, has_left: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The event loop logs an error that no code takes, with a traceback and without a limit."""
+    fixture.authentication._mechanisms["PLAIN"] = lambda: FailingLogin(error)  # type: ignore[index]
+    futures: list[Any] = []
+    run_in_executor = fixture.timers.run_in_executor
+
+    def noted(executor: None, work: Callable[[], bytes]) -> Future[bytes]:
+        futures.append(run_in_executor(executor, work))
+        if has_left:  # a thread has begun: the computation cannot be cancelled any more
+            futures[0].cancel = lambda: False
+        return futures[0]  # type: ignore[no-any-return]
+
+    fixture.timers.run_in_executor = noted  # type: ignore[method-assign]
+    handshake(client, "PLAIN")
+    header = struct.pack(">hhih", 36, 1, 1, 2) + b"me"
+    with caplog.at_level("INFO"):
+        client.feed(framed(header + encode(SaslAuthenticateRequest(auth_bytes=b"x"), 1)))
+        if has_left:
+            client.connection.connection_lost(None)
+        fixture.loop.run()
+    assert futures[0].done()
+    assert fixture.authentication.refused["PLAIN"] == 1
+    assert [record.name for record in caplog.records] == ["ottla.broker.authentication"]
 
 
 # -- keys of token issuers ---------------------------------------------------------------------------------------------

@@ -18,13 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ottla.broker.listeners import ListenerSecurity
 from ottla.broker.peer_logins import Peers
+from ottla.cluster.access_nodes import AccessView, entity_path
+from ottla.cluster.schema import config_json
 from ottla.env.clock import SystemClock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.security.certificates import Certificates
-from ottla.security.salts import SaltShape
+from ottla.security.quotas import Entity
 from ottla.security.sasl import OWN_WORK, PlainExchange, ScramExchange, Work
-from ottla.security.scram import Mechanism
+from ottla.security.scram import Mechanism, ScramCredential
 
 _EC = trustme.KeyType.ECDSA
 CA = trustme.CA(key_type=_EC)
@@ -64,7 +66,7 @@ def secured(protocol: str, **texts: str) -> ListenerSecurity:
     return ListenerSecurity(
         protocol, settings(protocol, **texts), loop=nothing, server=nothing, clock=SystemClock(),
         credentials=lambda mechanism: lambda name: None, shapes=lambda mechanism: {},
-        secret=lambda: b"secret", tokens=dict,
+        secret=lambda: b"secret", tokens=dict, works=dict,
     )  # fmt: skip
 
 
@@ -216,9 +218,30 @@ def test_tokens_are_checked_by_the_settings_of_the_listener(tmp_path: Path) -> N
 def test_work_for_unknown_users_is_that_for_known_ones() -> None:
     made = secured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "PLAIN"})
     assert made._work_of_unknown("nobody") == OWN_WORK
-    shapes = {Mechanism.SCRAM_SHA_256: {}, Mechanism.SCRAM_SHA_512: {SaltShape(8192, 0): 2, SaltShape(8192, 64): 1}}
-    made._shapes = shapes.__getitem__
+    made._works = lambda: {Work(Mechanism.SCRAM_SHA_512, 8192): 3}
     assert made._work_of_unknown("nobody") == Work(Mechanism.SCRAM_SHA_512, 8192)
+
+
+def test_work_for_unknown_users_is_that_for_users_with_credentials_of_both_mechanisms() -> None:
+    """A known user's password is checked with one of the two."""
+    sha256, sha512 = (ScramCredential(b"salt", b"k", b"v", iterations) for iterations in (4096, 8192))
+    known = {Mechanism.SCRAM_SHA_256: sha256, Mechanism.SCRAM_SHA_512: sha512}
+    view = AccessView()
+    config = config_json({mechanism.title: credential.text() for mechanism, credential in known.items()})
+    for name in ("alice", "bob"):
+        view.apply(entity_path(Entity(name)), config)
+    made = secured("SASL_PLAINTEXT", **{"sasl.enabled.mechanisms": "PLAIN"})
+    made._works = lambda: view.works
+    made._credentials = lambda mechanism: lambda name: view.credentials.get(name, {}).get(mechanism)
+    made._mechanisms = made._make_mechanisms()
+
+    def work_of(name: str) -> tuple[Mechanism, int]:
+        check: Any = made._mechanisms["PLAIN"]().respond(f"\0{name}\0wrong".encode())
+        _, _, stored, fake = check.args
+        mechanism, credential = stored or fake
+        return mechanism, credential.iterations
+
+    assert {work_of(f"stranger-{number}") for number in range(50)} == {work_of("alice")} == {work_of("bob")}
 
 
 def test_login_module_of_a_listener_replaces_the_shared_one() -> None:

@@ -25,6 +25,7 @@ from ottla.cluster.access_nodes import (
 from ottla.cluster.schema import MALFORMED, to_json
 from ottla.security.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.security.quotas import DEFAULT, Entity
+from ottla.security.sasl import Work
 from ottla.security.scram import Mechanism, ScramCredential
 from ottla.security.tokens import DelegationToken
 
@@ -112,10 +113,11 @@ def test_view_follows_the_nodes() -> None:
     assert view.credentials == {"alice": {Mechanism.SCRAM_SHA_256: credential}}
     assert view.configs[user]["producer_byte_rate"] == "5"
     assert view.shapes[Mechanism.SCRAM_SHA_256] == {credential.shape: 1}
+    assert view.works == {Work(Mechanism.SCRAM_SHA_256, 4096): 1}
     view.apply(acl_path(pattern), None)
     view.apply(entity_path(user), None)
     assert (view.acls, view.configs, view.credentials) == ({}, {}, {})
-    assert not any(view.shapes.values())
+    assert not any(view.shapes.values()) and not view.works
 
 
 def test_value_of_a_token_is_that_of_kafka() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("deltalake", reason="deltalake is missing: pip install '.[sp
 
 from deltalake import write_deltalake
 
-from ottla.demo.counts import TableCounts
+from ottla.demo.counts import TableCounts, without_driver
 from ottla.demo.parts import write_declaration
 from ottla.demo.show import Scene, describe_moment
 from ottla.pipeline.declaration import Declaration
@@ -55,6 +55,14 @@ def test_rows_and_quarantine_are_those_of_the_tables_whichever_run_has_written_t
     now[0] += 1
     after = counts.add_to(status_of("second", rows=5))
     assert (after.flows[0].rows, after.flows[0].quarantined) == (105, 7)
+
+
+def test_counts_stay_while_no_driver_runs() -> None:
+    status = status_of("first", rows=60, quarantined=3)
+    status.flows[0].state, status.flows[0].rows_per_second = "running", 9.0
+    after = without_driver(status)
+    assert (after.flows[0].state, after.flows[0].rows_per_second) == ("stopped", 0.0)
+    assert describe_moment(Scene(status=after)).partition(";")[0].endswith("trusted 60, quarantine 3")
 
 
 def test_dropped_and_late_rows_are_added_up_over_the_runs(declaration: Declaration) -> None:

@@ -14,8 +14,9 @@ from ottla.pipeline.edits import Decision, decide
 from ottla.pipeline.flow_record import FILE, Checkpoint, FlowRecorder, describe, read_checkpoint
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.load import load
+from ottla.pipeline.problems import StartRefused
 from ottla.pipeline.sql_shape import shape_of
-from ottla.pipeline.start_plan import StartRefused, plan_start
+from ottla.pipeline.start_plan import plan_start
 from ottla.pipeline.table_fit import json_type, table_problem
 
 _SHOP = """\
@@ -430,6 +431,19 @@ def test_rows_that_a_table_does_not_take_are_found_before_the_start(shop: Path, 
     )
     with pytest.raises(StartRefused):
         plan_start(declaration).check(keep=("staged",))
+
+
+def test_plan_says_that_only_run_compares_the_columns_of_a_query_with_its_table(shop: Path, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    from ottla.spark.table_commit import to_delta
+
+    columns = {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]}
+    DeltaTable.create(str(tmp_path / "lake" / "trusted" / "plain"), to_delta(columns))
+    shop.write_text(_SHOP.replace("amount > 1}", "amount > 2}"))
+    decisions = {one.flow: one for one in plan_start(load(str(shop))).decisions}
+    assert decisions["plain"].plan == "keeps state"
+    assert decisions["plain"].reasons[-1].startswith("only Spark knows its columns: run compares them with the table")
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,12 @@ from ottla.pipeline.status import RunStatus, StatusFiles
 
 pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType
+
 from ottla.pipeline import run as module
+from ottla.pipeline.problems import StartRefused
 from ottla.spark.table_location import TableLocation
+from ottla.spark.table_schema import SchemaMismatch
 
 _WAIT_S_MAX = 60.0
 
@@ -188,6 +192,46 @@ def test_materialized_view_fails_with_any_exception(
     supervisor = module.Supervisor(declaration, spark, ownership=Claim(), flows={"all"}, restarts=restarts)
     (status,) = supervisor.run().flows
     assert (status.state, status.error, attempts) == ("failed", shown, ["all", "all"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "problem"),
+    [
+        ("double", "", "the column amount of the table is string, that of the rows is double"),
+        ("string", "", "the table has no column new: write merge_schema: true to add it, or drop it from the rows"),
+        ("string", "merge_schema: true\n", None),
+    ],
+)
+def test_run_with_rows_that_a_table_does_not_take_is_refused_before_a_flow_starts(
+    read: Callable[..., Declaration],
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    head: str,
+    problem: str | None,
+) -> None:
+    text = HEAD + "  all: {zone: trusted, from: staged, sql: 'SELECT *, amount AS new FROM staged'}\n"
+    declaration = replace(read(head + text), file=str(tmp_path / "p.yaml"))
+    types = {"string": StringType(), "double": DoubleType()}
+    rows = StructType([StructField("amount", types[kind]), StructField("new", StringType())])
+    rows = rows.add("_change_type", StringType())
+    monkeypatch.setattr(module, "schemas_of", lambda *arguments: {"all": rows})
+    write_deltalake(Layout.of(declaration).table("trusted", "all"), pa.table({"amount": ["1"]}))
+    if problem is None:
+        module.Supervisor(declaration, spark, ownership=Claim())
+        return
+    with pytest.raises(StartRefused, match=f"flow all table refuses: trusted/all: {problem}.*undo the change"):
+        module.Supervisor(declaration, spark, ownership=Claim())
+
+
+def test_rows_that_do_not_fit_end_a_flow_with_the_key_of_the_pipeline_in_the_message() -> None:
+    mismatch = SchemaMismatch("the table has no column new: set mergeSchema to true to add it, or drop it")
+    error = RuntimeError(f"ottla.spark.table_schema.SchemaMismatch: {mismatch}")
+    assert module.is_final(error)
+    assert module.describe_failure(error) == (
+        "the table has no column new: write merge_schema: true to add it, or drop it"
+    )
 
 
 def operator(name: str, dropped: int) -> Any:

@@ -23,6 +23,7 @@ from ottla.cluster.schema import (
 )
 from ottla.cluster.store import Check, Create, Delete, Op, Put
 from ottla.cluster.view import ClusterView
+from ottla.env.log_limit import LogLimit
 from ottla.model.errors import (
     ErrorCode,
     InvalidConfig,
@@ -72,6 +73,7 @@ from ottla.wire.messages.list_config_resources import (
 )
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 #: groups that may have settings of their own, so that clients cannot fill the store

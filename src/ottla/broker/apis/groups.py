@@ -18,6 +18,7 @@ from ottla.coordinator.offsets import refuse_commit, refused_topics
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.runtime import PendingReply, Unstored
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
+from ottla.env.log_limit import LogLimit
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.features import GROUP_VERSION
 from ottla.security.acls import ResourceType
@@ -54,6 +55,7 @@ from ottla.wire.messages.offset_fetch import (
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 Answer = Message | Awaitable[Message]
 

@@ -23,6 +23,7 @@ from ottla.cluster.decide import decide_and_write
 from ottla.cluster.leadership import set_min_isr
 from ottla.cluster.store import Op
 from ottla.cluster.view import INTERNAL_TOPICS, ClusterView, TopicView
+from ottla.env.log_limit import LogLimit
 from ottla.model.errors import (
     ErrorCode,
     InvalidConfig,
@@ -67,6 +68,7 @@ from ottla.wire.messages.describe_log_dirs import (
 )
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 #: replicas of internal topics, if there are as many brokers and no setting says otherwise
 _INTERNAL_REPLICAS = 3
