@@ -520,6 +520,8 @@ class LogStore:
             }
             directory.high_watermarks = marks
             self._write_offsets(directory, sync=sync)
+            if not sync and any(each.log_start_offset > each.synced_start_offset for each in directory.logs.values()):
+                self._sync_starts(directory)  # the last attempt failed because the disk was full
 
     def _lower_checkpoints(self, of: Log, end_offset: int, log_start_offset: int | None) -> None:
         """Sync checkpoints that hold no offset after ``end_offset`` for this log, except a new log start offset.

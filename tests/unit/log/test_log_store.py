@@ -382,6 +382,22 @@ def test_start_offset_that_was_reported_as_synced_holds_after_a_power_failure(di
     fixture.abandon()
 
 
+def test_start_offset_that_a_full_disk_refused_is_written_with_the_next_checkpoints(
+    disk: MemoryDisk, tmp_path: Path
+) -> None:
+    """A follower moves its log start once. DeleteRecords would wait for its sync for ever."""
+    fixture = written(disk, tmp_path)
+    fixture.store.advance_log_start(fixture.log(), 3)
+    ((_, done),) = fixture.threads.jobs
+    fixture.threads.jobs.clear()
+    done(OSError(errno.ENOSPC, "no space"))
+    assert fixture.log().synced_start_offset == 0
+    fixture.store.write_checkpoints({}, sync=False)
+    fixture.threads.run()
+    assert fixture.log().synced_start_offset == 3
+    fixture.abandon()
+
+
 def test_start_offset_that_a_truncation_lowers_is_not_written_again_by_a_thread(
     disk: MemoryDisk, tmp_path: Path
 ) -> None:
