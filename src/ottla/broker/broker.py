@@ -33,6 +33,7 @@ from ottla.broker.peer_logins import Peers
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.schema_lookup import SchemaLookups
 from ottla.broker.schema_validation import SchemaValidation
+from ottla.broker.seen_metadata import SeenMetadata
 from ottla.broker.services import Services
 from ottla.broker.zookeeper_access import zookeeper_security
 from ottla.cluster.access_nodes import ACCESS_SKELETON, quotas_in
@@ -143,6 +144,7 @@ class Broker:
         self._leased: Membership | None = None
         self._produce: ProduceApi | None = None
         self._fetch: FetchApi | None = None
+        self._seen: SeenMetadata | None = None
         self._dispatchers: list[Dispatcher] = []
         self._listeners: dict[str, ListenerSecurity] = {}
         self._access = Access(_authorizer(settings), monotonic=self._clock.monotonic)
@@ -377,7 +379,8 @@ class Broker:
             unique=lambda: self._random_bytes(16).hex(),
             rate=lambda: services.settings.replica_alter_log_dirs_io_max_bytes_per_second,
         )  # fmt: skip
-        nodes = await self._store.load("/")
+        self._seen = SeenMetadata(self._disk, self._log_store.dirs[0].path, is_used=not self._is_alone)
+        nodes = await self._seen.load(self._store, self._clock.monotonic)
         self._secret = bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         specs = self._load_settings()
@@ -635,9 +638,14 @@ class Broker:
             if now >= due_checkpoint:
                 due_checkpoint = now + checkpoint_s
                 attempt(self.replicas.write_checkpoints, "write checkpoints")
+                attempt(self._write_seen, "write what was seen of the metadata")
             if now >= due_expiry:
                 due_expiry = now + _PRODUCER_EXPIRY_S
                 attempt(self._expire_producers, "expire producers")
+
+    def _write_seen(self) -> None:
+        if self._seen is not None:
+            self._seen.write(self._view, self._threads)
 
     def _evict_producers(self) -> None:
         self.replicas.evict_producers(self._current_settings().producer_id_max_count)
@@ -709,6 +717,7 @@ class Broker:
         if self._services is not None:
             self._services.log_moves.stop()
         self.replicas.compactor.stop()
+        self._write_seen()
         await self._threads.drain()
         self._are_logs_closed = True
         try:
