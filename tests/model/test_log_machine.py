@@ -8,7 +8,7 @@ survive every power failure, whatever the order, and what was truncated must not
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -32,6 +32,7 @@ from tests.unit.log.log_fixtures import (
 from ottla.log.log import Log
 from ottla.log.recovery import CleanStop
 from ottla.log.segment import Segment
+from ottla.log.truncation import Truncation
 from ottla.model.batch import SEQUENCES, read_header
 from ottla.model.errors import InvalidProducerEpoch, KafkaError, OffsetOutOfRange, OutOfOrderSequence
 from ottla.model.records import Record, build_batch
@@ -114,7 +115,9 @@ class LogMachine(RuleBasedStateMachine):
 
         self.jobs.append(Job(lambda: log.sync_sealed(sealed), report))
 
-    def lower_checkpoints(self, log: Log, end: int, start: int | None) -> None:
+    def lower_checkpoints(self, truncations: Sequence[Truncation]) -> None:
+        (planned,) = truncations
+        end, start = planned.end_offset, planned.log_start_offset
         point = min(self.checkpoint[0], end)
         self.checkpoint = self.synced_checkpoint = point, min(self.checkpoint[1], end) if start is None else start
 
@@ -150,14 +153,16 @@ class LogMachine(RuleBasedStateMachine):
     def append_idempotent(self, pid: int, count: int, size: int, timestamp: int, how: str, back: int) -> None:
         known = self.producers.get(pid)
         if known is None:
-            epoch, sequence, expected = 1, SEQUENCES - 2 if pid == 2 else 0, None
+            # Batches that were removed before they were written must come first when they are sent again.
+            first = self.log.refused.first.get(pid, SEQUENCES - 2 if pid == 2 else 0)
+            epoch, sequence, expected = 1, first, None
         else:
             epoch, window = known
             sequence = (window[-1][1] + 1) % SEQUENCES
             expected: type[KafkaError] | tuple[int, int] | None = None
             if how == "repeat":
-                first, last, base, last_offset = window[-min(back, len(window))]
-                sequence, count = first, (last - first) % SEQUENCES + 1
+                begin, last, base, last_offset = window[-min(back, len(window))]
+                sequence, count = begin, (last - begin) % SEQUENCES + 1
                 expected = base, last_offset + 1
             elif how == "gap":
                 sequence, expected = (sequence + 1000) % SEQUENCES, OutOfOrderSequence

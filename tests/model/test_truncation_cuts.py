@@ -12,12 +12,26 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, stored, sync, topic
+from tests.unit.log.log_fixtures import (
+    NAME,
+    NOW,
+    append,
+    batch,
+    contents,
+    new_disk,
+    open_at,
+    stored,
+    sync,
+    topic,
+    write,
+)
 from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
+from ottla.log import truncation
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.log import EPOCHS_FILE, Log
+from ottla.log.log import Log
 from ottla.log.producers import snapshot_offsets
+from ottla.log.truncation import EPOCHS_FILE
 from ottla.model.batch import read_header
 from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 
@@ -160,6 +174,55 @@ def test_power_failure_while_a_log_starts_again_at_another_offset(tmp_path: Path
             assert log.producers.count == 0
             fixture.abandon()
             check_goes_on(log, booted, fixture, tmp_path, seed)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("offset", [7, 11, 12, 16, 19])
+def test_power_failure_before_a_truncation_is_synced(tmp_path: Path, offset: int, restarts: bool) -> None:
+    """Threads sync the truncations of many logs. The next batch is appended after that."""
+    disk = disk_with(tmp_path)
+    fixture = grown(disk, tmp_path)
+    log, before = fixture.log(), in_files(fixture.log())
+    kept = [] if restarts else [data for data in before if read_header(data).next_offset <= offset]
+    planned = truncation.plan_restart(log, offset) if restarts else truncation.plan(log, offset)
+    fixture.store.lower_checkpoints([planned])
+    truncation.begin(planned)
+    fixture.store.write_checkpoints({NAME: log.log_end_offset}, sync=False)
+    for seed in range(4 * SEEDS):
+        booted = disk.crash(Random(seed), "power")
+        again = started(booted, tmp_path)
+        found = in_files(again.log())
+        assert found == before[: len(found)]
+        assert len(found) >= len(kept)
+        again.log().truncate_fully_and_start_at(offset) if restarts else again.log().truncate_to(offset)
+        check_removed(again.log(), booted, seed)
+        again.abandon()
+        check_goes_on(again.log(), booted, again, tmp_path, seed)
+    fixture.abandon()
+    check_goes_on(log, disk, fixture, tmp_path, 0)  # the append completes the truncation
+
+
+def test_epoch_of_removed_batches_does_not_return_to_a_compacted_log() -> None:
+    """A power failure has kept a truncation, but brought back the old file of epochs.
+
+    The leader's batches that follow have an earlier epoch than the removed ones. In a compacted log, recovery cannot
+    tell that the removed epoch has no batches: they could have been removed by compaction.
+    """
+    disk, settings = new_disk(), topic(cleanup_policy="compact")
+    log = open_at(disk, settings)
+    log.become_leader(1)
+    write(log, batch(5))
+    sync(log)
+    disk.write_file(f"{log.directory}/{EPOCHS_FILE}", b"0\n2\n1 0\n2 5\n", sync=True)
+    log = open_at(disk, settings)
+    for epoch in (1, 3):
+        data = stored(batch(5), log.log_end_offset, epoch)
+        log.append_as_follower(memoryview(data), leader_epoch=3, now_ms=NOW)
+    log.write_pending()
+    sync(log)
+    for seed in range(SEEDS):
+        again = open_at(disk.crash(Random(seed), "power"), settings)
+        assert (again.epochs.epochs, again.epochs.starts) == ([1, 3], [0, 10])
 
 
 def test_checkpoints_are_lowered_before_batches_are_removed(tmp_path: Path) -> None:

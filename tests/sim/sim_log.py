@@ -13,9 +13,11 @@ from typing import Any
 from sim_client import batch
 from sim_invariants import batches_of
 
+from ottla.log import truncation
 from ottla.log.log import Log
 from ottla.log.segment import SyncJob
 from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.truncation import UnsyncedTruncation
 from ottla.model.records import iterate_records
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
@@ -70,12 +72,14 @@ class LogWorld:
         self._log.become_leader(self._epoch)
         #: syncs that have started, and whether their thread has run
         self._syncs: list[tuple[SyncJob, bool]] = []
+        self._unsynced: list[tuple[UnsyncedTruncation, bool]] = []
 
     def run(self) -> dict[str, list[str]]:
         """Run to the end and return the violations by name."""
         actions = (
             [self._append] * 6 + [self._write] * 4 + [self._start_sync] * 3 + [self._advance_sync] * 5
-            + [self._run_job] * 2 + [self._truncate, self._checkpoint, self._fail_power]
+            + [self._run_job] * 2 + [self._sync_truncation] * 2
+            + [self._truncate, self._begin_truncation, self._checkpoint, self._lead, self._fail_power]
         )  # fmt: skip
         for _ in range(_STEPS):
             self._rng.choice(actions)()
@@ -122,6 +126,31 @@ class LogWorld:
         self._log.truncate_to(offset)
         self._values = {each: value for each, value in self._values.items() if each < self._log.log_end_offset}
 
+    def _begin_truncation(self) -> None:
+        """Truncate the log as one of many: a thread syncs its files later, or the next append does."""
+        offset = self._rng.randint(self._log.log_start_offset, self._log.log_end_offset)
+        planned = truncation.plan(self._log, offset)
+        self._store.lower_checkpoints([planned] if planned.active is not None else [])
+        truncation.begin(planned)
+        self._values = {each: value for each, value in self._values.items() if each < self._log.log_end_offset}
+        if self._log.unsynced_truncation is not None:
+            self._unsynced.append((self._log.unsynced_truncation, False))
+
+    def _sync_truncation(self) -> None:
+        """Let a thread sync a truncation, or let the event loop note it."""
+        if self._unsynced:
+            unsynced, has_run = self._unsynced.pop(self._rng.randrange(len(self._unsynced)))
+            if has_run:
+                unsynced.note_synced()
+            else:
+                unsynced.run()
+                self._unsynced.append((unsynced, True))
+
+    def _lead(self) -> None:
+        """Append the following batches in a new leader epoch."""
+        self._epoch += 1
+        self._log.become_leader(self._epoch)
+
     def _checkpoint(self) -> None:
         self._store.write_checkpoints({}, sync=False)
 
@@ -130,9 +159,14 @@ class LogWorld:
         synced = self._log.synced_end_offset
         self._disk = self._disk.crash(self._rng, "power")
         self._start()
+        batches = list(batches_of(self._log))
+        for header, _ in batches:
+            if self._log.epochs.epoch_at(header.base_offset) != header.leader_epoch:
+                line = f"offset {header.base_offset} has epoch {header.leader_epoch}, the epochs say otherwise"
+                self._say("epochs-differ", line)
         found = {
             record.offset: (record.value or b"").rstrip(b".").decode()
-            for _, content in batches_of(self._log)
+            for _, content in batches
             for record in iterate_records(content)
         }
         for offset, value in self._values.items():

@@ -25,6 +25,7 @@ from ottla.coordinator.runtime import ShardRuntime
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers, _Followed
+from ottla.replica.manager import TruncationRequest
 from ottla.replica.partition import Partition, Role
 from ottla.wire.fetch import FetchRequest
 from ottla.wire.replica_fetch import FollowerRow
@@ -120,9 +121,9 @@ def kip_279(replace: Replace) -> None:
     row, compared = _Followed.row, dict[_Followed, None]()
 
     def truncate(self: LeaderFetcher, followed: _Followed, epoch: int, end_offset: int) -> None:
-        self._replicas.truncate(followed.partition, min(end_offset, followed.partition.log.log_end_offset))
+        offset = min(end_offset, followed.partition.log.log_end_offset)
         compared[followed] = None
-        self._name(followed)
+        self._request_truncation(followed, TruncationRequest(followed.partition, offset))
 
     def row_without_epoch(self: _Followed, size_bytes_max: int) -> FollowerRow:
         fetched = row(self, size_bytes_max)

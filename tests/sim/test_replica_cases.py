@@ -18,6 +18,7 @@ from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.fetcher import LeaderFetcher, _Followed
+from ottla.replica.manager import TruncationRequest
 from ottla.replica.partition import Partition, Role, Until
 from ottla.wire.replica_fetch import FetchedRow
 
@@ -121,8 +122,8 @@ def test_truncation_to_the_high_watermark_for_an_unknown_epoch_would_be_found(mo
 
     def to_high_watermark(self: LeaderFetcher, followed: _Followed, row: FetchedRow) -> None:
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._replicas.truncate(followed.partition, followed.partition.high_watermark)
-            self._name(followed)
+            request = TruncationRequest(followed.partition, followed.partition.high_watermark)
+            self._request_truncation(followed, request)
         else:
             handle_error(self, followed, row)
 
@@ -174,9 +175,9 @@ def test_parked_reader_is_released_when_records_below_the_high_watermark_are_tru
         await case.settle()
         partition, reader = case.partition(2), Reader()
         partition.park(reader, read_committed=False)
-        case.hosts[2].manager.truncate(partition, 5)
+        case.hosts[2].manager.begin_truncations([TruncationRequest(partition, 5)])
         assert (reader.released, partition.high_watermark) == (0, 5)
-        case.hosts[2].manager.truncate(partition, 3)
+        case.hosts[2].manager.begin_truncations([TruncationRequest(partition, 3)])
         assert (reader.released, partition.high_watermark) == (1, 3)
         assert not partition.readers
 

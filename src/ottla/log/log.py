@@ -26,7 +26,7 @@ import errno
 import logging
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from struct import Struct
@@ -50,6 +50,7 @@ from ottla.log.refused import RefusedSequences
 from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment, SyncJob
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
+from ottla.log.truncation import EPOCHS_FILE, Truncation, UnsyncedTruncation
 from ottla.log.validation import raise_if_invalid, raise_if_too_large
 from ottla.model.batch import (
     CODEC_MASK,
@@ -84,7 +85,6 @@ Buffer = bytes | bytearray | memoryview
 PENDING_BATCH_BYTES_MAX = 32768
 #: more pending bytes than this are written before the end of the event loop's turn
 PENDING_BYTES_MAX = 1 << 20
-EPOCHS_FILE = "leader-epoch-checkpoint"
 _base_offset = attrgetter("base_offset")
 #: cached positions of the offsets that sequential readers will ask for next
 _HINTS_MAX = 32
@@ -116,8 +116,8 @@ class Log:
         self.make_folder: Callable[[], None] | None = None
         #: called with each segment that was sealed
         self.on_roll: Callable[[Log, Segment], None] = _ignore
-        #: called before a truncation with the new end offset, and the new log start offset if it is not lower
-        self.lower_checkpoints: Callable[[Log, int, int | None], None] = _ignore
+        #: called before truncations
+        self.lower_checkpoints: Callable[[Sequence[Truncation]], None] = _ignore
         #: called before a batch that does not follow the log end is appended, with the log end; see `replication.py`
         self.on_gap: Callable[[Log, int], None] = _ignore
         #: how many bytes of batches may still be opened in this turn; all logs of a broker share one budget
@@ -145,6 +145,8 @@ class Log:
         self.deleted = False
         #: why the log is offline: its files were unreadable at the start, or a failed write could not be undone
         self.failure: str | None = None
+        #: a truncation whose changes of the files are not synced yet; nothing is appended before
+        self.unsynced_truncation: UnsyncedTruncation | None = None
 
         # Offsets
         #: the first offset that readers may fetch
@@ -387,6 +389,7 @@ class Log:
 
     def prepare_segment(self) -> None:
         """Create the folder if the log has none, and load the timestamps by which the log rolls."""
+        truncation.complete(self)
         self.make_folder_if_new()
         self.active.load_times()
         self.active.load_first_timestamp()
@@ -397,13 +400,6 @@ class Log:
         if self.make_folder is not None:
             self.make_folder()
             self.make_folder = None
-
-    def truncate_epochs(self, end_offset: int) -> None:
-        """Remove the epochs from ``end_offset`` on and sync the others. Raise WriteFailed, without a change."""
-        remaining = self.epochs.copy()
-        if remaining.truncate_from_end(end_offset):
-            self.write_epochs(remaining, sync=True)
-            self._prepared = False
 
     def write_epochs(self, epochs: LeaderEpochs, *, sync: bool) -> None:
         """Write the epochs to their file and use them. Raise WriteFailed, without a change."""
@@ -424,6 +420,7 @@ class Log:
 
     def roll(self) -> Segment:
         """Seal the active segment. Return the new active segment, which starts at the log end offset."""
+        truncation.complete(self)
         self.write_pending()
         self._truncate_failed_write()
         if not self._epochs_written:
@@ -781,6 +778,7 @@ class Log:
         """Write and sync the batches, then the indexes, the snapshot and the epochs, for a clean stop."""
         if self.make_folder is not None:
             return
+        truncation.complete(self)
         self.write_pending()
         self._truncate_failed_write()
         job = self.start_sync()

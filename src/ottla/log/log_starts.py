@@ -17,6 +17,7 @@ from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, WriteFailed
 from ottla.env.tasks import Threads
 from ottla.log.log import Log
 from ottla.log.segment import Segment
+from ottla.log.truncation import is_restarting
 from ottla.model.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -84,11 +85,11 @@ class LogStarts:
 
 
 def starts_of(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Return the log start offsets that the names of the segments do not tell."""
+    """Return the log start offsets that the names of the segments, also after a power failure, do not tell."""
     return {
         name: each.log_start_offset
         for name, each in logs.items()
-        if each.log_start_offset > first_segment(each).base_offset
+        if each.log_start_offset > first_segment(each).base_offset or is_restarting(each)
     }
 
 

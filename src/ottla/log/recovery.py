@@ -33,11 +33,13 @@ from itertools import pairwise
 
 from ottla.env.disk import Disk, read_derived_file
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.folders import sync_file
 from ottla.log.gaps import check_sealed, fill_gap, is_complete, report_gap
 from ottla.log.index import RELATIVE_OFFSET_MAX
-from ottla.log.log import EPOCHS_FILE, Log
+from ottla.log.log import Log
 from ottla.log.producers import Producers, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
 from ottla.log.segment import CLEANED, INDEX_INTERVAL_BYTES, SWAP, SWAPPED, Segment, SegmentFile
+from ottla.log.truncation import EPOCHS_FILE
 from ottla.model.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
@@ -225,6 +227,7 @@ def _recover(
     def may_skip(segment: Segment) -> bool:
         return compacted and (dense_from is None or segment.base_offset < dense_from)
 
+    epochs_in_file = epochs.to_text()
     # Without leader epochs, read the whole log. Otherwise start at a segment whose producer snapshot can be loaded, or
     # at an older one. Read each segment from its start: a marker can only be matched to its transaction by the batches
     # that opened it.
@@ -276,20 +279,27 @@ def _recover(
     epochs.truncate_from_end(end_offset)
     if end_offset < known_end and not replicated:
         end_offset = _fill_end(disk, directory, segments, end_offset, known_end, max(epochs.latest, 0))
-    if len(segments) - first > 1:
-        # Recovery will not read the sealed segments again, so sync the epochs that it found in them.
+    if len(segments) - first > 1 or epochs.to_text() != epochs_in_file:
+        # Recovery will not read the sealed segments again, so sync the epochs that it found in them. Remove those of
+        # batches that do not exist: in a compacted log they would look like epochs whose first batches were removed.
         disk.write_file(os.path.join(directory, EPOCHS_FILE), epochs.to_text().encode(), sync=True)
-    # Sync the recovered batches, which may be only in the page cache, because the opened log counts as synced. The
-    # first sync of each file also syncs the folder, so that removed files do not reappear.
-    for segment in segments[first:]:
+    _sync_recovered(disk, directory, segments[first:])
+    return epochs, end_offset, known_producers
+
+
+def _sync_recovered(disk: Disk, directory: str, segments: list[Segment]) -> None:
+    """Sync the epochs and the segments that recovery has read, and write the indexes of the sealed ones."""
+    # Sync what may be only in the page cache, because the opened log counts as synced, and a truncation that the crash
+    # interrupted as complete. The first sync of each file also syncs the folder, so that removed files do not reappear.
+    sync_file(disk, os.path.join(directory, EPOCHS_FILE))
+    for segment in segments:
         if segment.size_bytes:
             segment.sync()
             segment.synced_bytes = segment.size_bytes
         if segment is not segments[-1]:
             segment.write_indexes()
-    if not any(segment.size_bytes for segment in segments[first:]):
+    if not any(segment.size_bytes for segment in segments):
         disk.fsync_dir(directory)
-    return epochs, end_offset, known_producers
 
 
 def _first_incomplete(disk: Disk, segments: list[Segment], may_skip: Callable[[Segment], bool]) -> int:

@@ -22,7 +22,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,11 +38,15 @@ from ottla.log.log_starts import Offsets, first_segment, starts_of
 from ottla.log.moving import FUTURE, FutureLog
 from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
+from ottla.log.truncation import Truncation, is_restarting
 from ottla.model.errors import StartError
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition, topic_id_text
 
 log = logging.getLogger(__name__)
+
+#: recovery points and log start offsets
+Lowered = dict[TopicPartition, tuple[int, int]]
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
@@ -294,7 +298,7 @@ class LogStore:
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
-        opened.lower_checkpoints = self._lower_checkpoints
+        opened.lower_checkpoints = self.lower_checkpoints
         opened.on_gap = self._note_gap
         directory.logs[opened.name] = opened
         self.logs[opened.name] = opened
@@ -513,7 +517,7 @@ class LogStore:
             marks = {
                 name: min(high_watermarks[name], each.log_end_offset)
                 for name, each in directory.logs.items()
-                if name in high_watermarks
+                if name in high_watermarks and not is_restarting(each)
             }
             marks |= {
                 name: o.high_watermark for name, o in directory.unreadable.items() if o.high_watermark is not None
@@ -523,34 +527,38 @@ class LogStore:
             if not sync and any(each.log_start_offset > each.synced_start_offset for each in directory.logs.values()):
                 self._sync_starts(directory)  # the last attempt failed because the disk was full
 
-    def _lower_checkpoints(self, of: Log, end_offset: int, log_start_offset: int | None) -> None:
-        """Sync checkpoints that hold no offset after ``end_offset`` for this log, except a new log start offset.
+    def lower_checkpoints(self, truncations: Sequence[Truncation]) -> None:
+        """Sync checkpoints that hold no offset after the new ends of these logs, except new log start offsets.
 
-        Raise WriteFailed. A truncation calls this before it removes batches. Recovery would otherwise take the removed
-        batches for lost ones and fill their offsets.
+        Raise WriteFailed. Truncations need this before they remove batches. Recovery would otherwise take the removed
+        batches for lost ones and fill their offsets. Each directory is written once, whatever the number of its logs.
         """
-        directory, name = self.dir_of(of), of.name
-        if log_start_offset is None and directory.checkpointed.get(name, 0) <= end_offset:
-            return
-        for offsets in (directory.cleaner_offsets, directory.high_watermarks):
-            if offsets.get(name, 0) > end_offset:
-                offsets[name] = end_offset
-                if not end_offset:
-                    del offsets[name]
-        start = min(of.log_start_offset, end_offset) if log_start_offset is None else log_start_offset
-        self._write_offsets(directory, sync=True, lowered=(name, min(of.recovery_point, end_offset), start))
+        lowered: dict[LogDir, Lowered] = {}
+        for each in truncations:
+            of, end_offset, name = each.log, each.end_offset, each.log.name
+            directory = self.dir_of(of)
+            if each.log_start_offset is None and directory.checkpointed.get(name, 0) <= end_offset:
+                continue
+            for offsets in (directory.cleaner_offsets, directory.high_watermarks):
+                if offsets.get(name, 0) > end_offset:
+                    offsets[name] = end_offset
+                    if not end_offset:
+                        del offsets[name]
+            start = min(of.log_start_offset, end_offset) if each.log_start_offset is None else each.log_start_offset
+            lowered.setdefault(directory, {})[name] = min(of.recovery_point, end_offset), start
+        for directory, offsets_of in lowered.items():
+            self._write_offsets(directory, sync=True, lowered=offsets_of)
 
-    def _write_offsets(
-        self, directory: LogDir, *, sync: bool, lowered: tuple[TopicPartition, int, int] | None = None
-    ) -> None:
+    def _write_offsets(self, directory: LogDir, *, sync: bool, lowered: Lowered | None = None) -> None:
         """Write the recovery points, log start offsets and high watermarks of a directory.
 
-        ``lowered`` has the name, recovery point and log start offset of a log that is about to be truncated.
+        ``lowered`` has the recovery points and log start offsets of logs that are about to be truncated.
         """
         points = {name: each.recovery_point for name, each in directory.logs.items() if each.log_end_offset}
+        points |= {name: 0 for name, each in directory.logs.items() if is_restarting(each)}
         starts = self._starts(directory)
-        if lowered is not None:
-            name, points[name], starts[name] = lowered
+        for name, (point, start) in (lowered or {}).items():
+            points[name], starts[name] = point, start
         points |= {name: o.recovery_point for name, o in directory.unreadable.items() if o.recovery_point is not None}
         marks = directory.high_watermarks
         for offsets in (points, starts, marks):

@@ -12,7 +12,7 @@ that one then. So at most two fetches are in flight. Only the one with a new fet
 
     a partition is followed ──► named in the next fetch, with its end offset, its last epoch and the leader epoch
     reply: records          ──► appended if they continue the log; named again with the new end offset
-    reply: diverging epoch  ──► truncated to the end of the common history; named again
+    reply: diverging epoch  ──► truncated to the end of the common history; named again when that is synced
     reply: out of range     ──► the log restarts at the leader's log start, if the leader's log starts after its end
     reply: another error    ──► forgotten, and named again after a back-off; meanwhile new metadata may arrive
     the connection is lost  ──► opened again after a back-off; everything is named again
@@ -38,9 +38,10 @@ from ottla.model.errors import CorruptMessage, ErrorCode, StorageError, Unexpect
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 from ottla.net.client import BrokerClients, ClientConnection, Unreachable
-from ottla.replica.manager import ReplicaManager
+from ottla.replica.manager import ReplicaManager, TruncationRequest
 from ottla.replica.partition import Partition, Role
 from ottla.replica.throttle import ReplicationQuota
+from ottla.replica.truncations import LogTruncations
 from ottla.wire import WireError
 from ottla.wire.replica_fetch import FetchedRow, FollowerRow, follower_fetch, parse_reply
 
@@ -90,6 +91,7 @@ class ReplicaFetchers:
         self.settings = settings
         self._fetchers: dict[Endpoint, LeaderFetcher] = {}
         self._by_partition: dict[Partition, LeaderFetcher] = {}
+        self.log_truncations = LogTruncations(loop, replicas)
         replicas.on_follower_changed = self._report
         replicas.on_removed = self.unfollow
 
@@ -180,7 +182,7 @@ class ReplicaFetchers:
 class _Followed:
     """A partition that is copied from one leader in one leader epoch."""
 
-    __slots__ = ("first_request", "key", "leader_epoch", "partition", "retry", "sent")
+    __slots__ = ("first_request", "is_truncating", "key", "leader_epoch", "partition", "retry", "sent")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -192,6 +194,13 @@ class _Followed:
         self.first_request: int | None = None
         #: set during a back-off
         self.retry: asyncio.TimerHandle | None = None
+        #: until the log is truncated and that is synced
+        self.is_truncating = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the partition is not fetched for a while."""
+        return self.retry is not None or self.is_truncating
 
     @property
     def is_current(self) -> bool:
@@ -278,7 +287,9 @@ class LeaderFetcher:
         except StorageError:
             self._back_off(followed, _RETRY_LATE_S)
             return
-        self._name(followed)
+        followed.is_truncating = self._owner.log_truncations.wait(partition, partial(self._truncated, followed))
+        if not followed.is_truncating:
+            self._name(followed)
 
     def remove(self, partition: Partition) -> None:
         followed = self._followed.pop((partition.topic_id, partition.name.partition), None)
@@ -338,6 +349,8 @@ class LeaderFetcher:
         if followed.retry is not None:
             followed.retry.cancel()
             followed.retry = None
+        if followed.is_truncating:
+            self._owner.log_truncations.cancel(followed.partition)
 
     # -- connection -----------------------------------------------------------------------------------------------
 
@@ -432,7 +445,7 @@ class LeaderFetcher:
         if self._in_flight:
             if is_full or len(self._in_flight) >= _IN_FLIGHT_MAX or not (self._changed or self._forgotten):
                 return
-        elif all(followed.retry is not None for followed in self._followed.values()):
+        elif all(followed.is_waiting for followed in self._followed.values()):
             # A session without partitions ends.
             self._end_session()
             self._is_new = True
@@ -452,7 +465,7 @@ class LeaderFetcher:
         size_bytes_max = self._owner.settings().replica_fetch_max_bytes
         topics: dict[bytes, list[FollowerRow]] = {}
         for followed in partitions:
-            if followed.retry is not None or not followed.is_current:
+            if followed.is_waiting or not followed.is_current:
                 continue
             row = followed.row(size_bytes_max)
             sent = followed.sent
@@ -612,9 +625,23 @@ class LeaderFetcher:
         """
         its_log = followed.partition.log
         _, own_end = its_log.epochs.end_offset_for(epoch, its_log.log_end_offset)
-        self._replicas.truncate(followed.partition, min(end_offset, own_end) if own_end >= 0 else end_offset)
+        offset = min(end_offset, own_end) if own_end >= 0 else end_offset
+        self._request_truncation(followed, TruncationRequest(followed.partition, offset))
         self._owner.truncations += 1
-        self._name(followed)
+
+    def _request_truncation(self, followed: _Followed, request: TruncationRequest) -> None:
+        """Truncate the log together with others. It is not fetched until that is synced."""
+        self._forget(followed)
+        followed.name_again()
+        followed.is_truncating = True
+        self._owner.log_truncations.add(request, partial(self._truncated, followed))
+
+    def _truncated(self, followed: _Followed, error: Exception | None) -> None:
+        followed.is_truncating = False
+        if error is not None:
+            self._fail(followed, error, _RETRY_LATE_S)
+        elif not followed.partition.offline:
+            self._name(followed)
 
     def _handle_error(self, followed: _Followed, row: FetchedRow) -> None:
         partition, code = followed.partition, row.error_code
@@ -622,8 +649,8 @@ class LeaderFetcher:
             its_log = partition.log
             is_behind = its_log.log_end_offset < row.log_start_offset
             if is_behind or (row.log_start_offset >= 0 and its_log.log_start_offset == its_log.log_end_offset):
-                self._replicas.restart_log(partition, row.log_start_offset)
-                self._name(followed)
+                request = TruncationRequest(partition, row.log_start_offset, restarts=True)
+                self._request_truncation(followed, request)
                 return
             # The leader does not know our last epoch. It may have lost its data: ours must not be deleted.
             log.error("log is not within that of its leader, nothing is copied partition=%s", partition.name)

@@ -19,12 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ottla.env.clock import Clock
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
 from ottla.env.tasks import Threads
+from ottla.log import truncation
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.directories import LogDir
 from ottla.log.log import Log
@@ -33,7 +35,9 @@ from ottla.log.opening import TURN_US_MAX, InlineBudget
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import SyncJob
 from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.truncation import Truncation
 from ottla.model.errors import (
+    CorruptMessage,
     ErrorCode,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -67,6 +71,14 @@ class AwaitedWrite:
     def on_write_complete(self, error_code: int) -> None:
         if not self.code.done():
             self.code.set_result(error_code)
+
+
+class TruncationRequest(NamedTuple):
+    """Remove the records of a follower from ``offset`` on, or all of them if its log starts again there."""
+
+    partition: Partition
+    offset: int
+    restarts: bool = False
 
 
 class ReplicaManager:
@@ -387,29 +399,62 @@ class ReplicaManager:
             except OSError as error:
                 self._failed(partition.log, error)
 
-    def truncate(self, partition: Partition, offset: int) -> None:
-        """Remove the records of a follower from ``offset`` on. Raise StorageError if the disk fails."""
-        self._truncate(partition, offset, partition.log.truncate_to)
+    def begin_truncations(self, requests: Sequence[TruncationRequest]) -> dict[Partition, Exception]:
+        """Remove records of followers. Return the partitions for which that failed, and why.
 
-    def restart_log(self, partition: Partition, offset: int) -> None:
-        """Remove all records of a follower and start its log at ``offset``. Raise StorageError if the disk fails."""
-        self._truncate(partition, offset, partition.log.truncate_fully_and_start_at)
+        ``sync_truncation`` must follow. The checkpoints of each directory are written once for all its logs.
+        """
+        failed: dict[Partition, Exception] = {}
+        groups: dict[LogDir, dict[Partition, Truncation]] = {}
+        for partition, offset, restarts in requests:
+            its_log = partition.log
+            try:
+                planned = truncation.plan_restart(its_log, offset) if restarts else truncation.plan(its_log, offset)
+            except (OSError, CorruptMessage) as error:
+                failed[partition] = self._truncation_failed(partition, error)
+            else:
+                groups.setdefault(self.store.dir_of(its_log), {})[partition] = planned
+        for group in groups.values():
+            try:
+                self.store.lower_checkpoints([each for each in group.values() if each.active is not None])
+            except OSError as error:
+                failed |= {partition: self._truncation_failed(partition, error) for partition in group}
+                continue
+            for partition, planned in group.items():
+                end_offset, high_watermark = partition.log.log_end_offset, partition.high_watermark
+                try:
+                    truncation.begin(planned)
+                except OSError as error:
+                    failed[partition] = self._truncation_failed(partition, error)
+                partition.note_truncated()
+                if partition in self.moving:
+                    self.moving[partition]()
+                log.info(
+                    "log is truncated partition=%s end_offset=%d from=%d high_watermark=%d",
+                    partition.name, partition.log.log_end_offset, end_offset, high_watermark,
+                )  # fmt: skip
+        return failed
 
-    def _truncate(self, partition: Partition, offset: int, truncate: Callable[[int], None]) -> None:
-        end_offset, high_watermark = partition.log.log_end_offset, partition.high_watermark
-        try:
-            truncate(offset)
-        except OSError as error:
-            self._failed(partition.log, error)
-            raise StorageError(f"the log could not be truncated: {error.strerror}") from None
-        finally:
-            partition.note_truncated()
-            if partition in self.moving:
-                self.moving[partition]()
-        log.info(
-            "log is truncated partition=%s end_offset=%d from=%d high_watermark=%d",
-            partition.name, partition.log.log_end_offset, end_offset, high_watermark,
-        )  # fmt: skip
+    def _truncation_failed(self, partition: Partition, error: OSError | CorruptMessage) -> Exception:
+        if isinstance(error, CorruptMessage):
+            return error
+        self._failed(partition.log, error)
+        return StorageError(f"the log could not be truncated: {error.strerror}")
+
+    def sync_truncation(self, partition: Partition, done: Callable[[], None]) -> None:
+        """Sync the files of a log that was truncated, in a thread. Then call ``done``, also if that failed."""
+        its_log, unsynced = partition.log, partition.log.unsynced_truncation
+        assert unsynced is not None
+
+        def synced(error: OSError | None) -> None:
+            if error is None:
+                unsynced.note_synced()
+            elif not its_log.deleted and error.errno not in NO_DESCRIPTORS:  # without one, the next append tries again
+                unsynced.note_failed(error)
+                self._failed(its_log, error)
+            done()
+
+        self._threads.submit(unsynced.run, synced)
 
     def wait(self, partition: Partition, until: Until, end_offset: int, writer: Writer) -> None:
         """Call the writer when all records below ``end_offset`` are as safe as ``until`` says, or when that fails.

@@ -17,6 +17,7 @@ from ottla.cluster.view import ClusterView, PartitionView
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, InvalidSettings
+from ottla.replica.manager import TruncationRequest
 from ottla.wire.messages.fetch import ReplicaState
 
 RACKS = {1: "a", 2: "b", 3: "c", 4: "b"}
@@ -222,7 +223,7 @@ def test_start_of_an_earlier_leadership_does_not_matter_to_a_follower(fixture: R
     fixture.commit()
     fixture.lead(fixture.partition, EPOCH + 1)
     fixture.follow(epoch=EPOCH + 2)
-    fixture.manager.truncate(fixture.partition, 1)
+    fixture.manager.begin_truncations([TruncationRequest(fixture.partition, 1)])
     assert fixture.read("a", offset=0).row.error_code == 0
 
 

@@ -31,8 +31,9 @@ from tests.unit.log.txn_fixtures import Client, append_txn, end_txn, read_commit
 
 from ottla.env.disk import WriteFailed
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.log import EPOCHS_FILE, Log
+from ottla.log.log import Log
 from ottla.log.replication import COPIED_BYTES_MAX
+from ottla.log.truncation import EPOCHS_FILE
 from ottla.model.batch import CRC_POSITION, read_header
 from ottla.model.errors import CorruptMessage, UnexpectedAppendOffset
 from ottla.testing.disk import MemoryDisk

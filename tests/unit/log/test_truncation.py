@@ -26,6 +26,7 @@ from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 from tests.unit.log.txn_fixtures import Client, values
 
 from ottla.env.disk import WriteFailed
+from ottla.log.epochs import LeaderEpochs
 from ottla.log.log import Log
 from ottla.model.errors import OffsetOutOfRange
 
@@ -103,7 +104,7 @@ def test_clean_stop_after_a_truncation_trusts_the_files() -> None:
 def test_failed_truncation_takes_the_partition_offline(kind: str) -> None:
     disk = new_disk()
     log = three_segments(disk)
-    log.truncate_epochs(4)  # the truncation writes no other file then
+    log.write_epochs(LeaderEpochs.from_text("0\n1\n0 0\n"), sync=True)  # the truncation writes no other file then
     disk.fail(kind, errno.EIO)
     with pytest.raises(WriteFailed):
         log.truncate_to(3)

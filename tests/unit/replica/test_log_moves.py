@@ -20,6 +20,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.setting_types import LONG_MAX
 from ottla.model.types import TopicPartition
 from ottla.replica.log_moves import LogMoves
+from ottla.replica.manager import TruncationRequest
 from ottla.replica.partition import Partition
 from ottla.testing.disk import DiskCut, MemoryDisk
 
@@ -186,7 +187,7 @@ def test_truncation_begins_the_copy_again(fixture: MoveFixture) -> None:
     fixture.step()
     assert fixture.moves.copies(fixture.second)[0].log.log_end_offset == 4
     fixture.manager.apply_state(fixture.partition, LED_BY_ANOTHER)
-    fixture.manager.truncate(fixture.partition, 2)
+    fixture.manager.begin_truncations([TruncationRequest(fixture.partition, 2)])
     state = type(LED_BY_ANOTHER)(leader=1, leader_epoch=4, replicas=(1,), isr=(1,), partition_epoch=1)
     fixture.manager.apply_state(fixture.partition, state)
     fixture.write(5)
