@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from sim_fault_sequences import FAULT_SEQUENCES, FaultSequences
-from sim_host import BrokerHost, SimulatedDisk
+from sim_host import BrokerHost, Keep, SimulatedDisk
 from sim_log_dir_faults import LOG_DIR_FAULTS, LogDirFaults
 from sim_setting_faults import SETTING_FAULTS, SettingFaults
 
@@ -82,6 +82,8 @@ class Faults:
         self._weights = dict(WEIGHTS)
         #: copies of disks that may be restored
         self._copies: dict[BrokerHost, SimulatedDisk] = {}
+        #: hosts that a client keeps from starting
+        self._kept_down: dict[BrokerHost, None] = {}
         #: the host whose disk was damaged
         self._damaged: BrokerHost | None = None
         self.profile = ""
@@ -117,12 +119,24 @@ class Faults:
     def _maybe_restart(self, host: BrokerHost, now: float) -> None:
         if host.is_running:
             self._restarts.pop(host, None)
-        elif self._log_dirs.is_kept_down(host):
+        elif self._log_dirs.is_kept_down(host) or host in self._kept_down:
             pass
         elif host not in self._restarts:
             self._restarts[host] = now + self._rng.choice((0.0, 0.2, 2.0)) * self._rng.random()
         elif now >= self._restarts[host]:
             host.start()
+
+    def keep_down(self, host: BrokerHost, keep: Keep) -> bool:
+        """End the process of a host and start it no more until ``let_up``. Return False if it may not end now."""
+        if self._is_fragile() or self._world.is_over:
+            return False
+        self._kept_down[host] = None
+        host.kill(keep)
+        return True
+
+    def let_up(self, host: BrokerHost) -> None:
+        """Let a host start again."""
+        self._kept_down.pop(host, None)
 
     def _strike(self) -> None:
         world, rng = self._world, self._rng

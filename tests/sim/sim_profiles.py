@@ -42,6 +42,10 @@ class Profile:
     configured_min_in_sync: tuple[int, ...] = ()
     #: clients beside those of a general run
     clients: tuple[str, ...] = ()
+    #: most members of a group with the consumer protocol
+    consumer_members: int = 0
+    #: whether each broker is in a rack of its own, with readers of the closest replica
+    racks: bool = False
     #: fewest brokers with which the profile is drawn
     brokers_min: int = 3
     #: how long faults happen; 0 for as long as in a general run
@@ -83,6 +87,14 @@ PROFILES: dict[str, Profile] = {
         weights={**_PROCESSES, **_NETWORK, "slow watches": 3, "roll min.insync.replicas": 4,
                  "lower min.insync.replicas late": 6},
     ),
+    "clients": Profile(
+        brokers_min=1, clients=("compacted",), consumer_members=3, racks=True, fault_s=12.0,
+        weights={**_PROCESSES, **_POWER, **_NETWORK, "isolate a coordinator": 1, "slow disk": 1},
+    ),
+    "topic names": Profile(
+        fault_s=10.0, clients=("recreator", "recreator"),
+        weights={**_PROCESSES, "power failure": 2, "expire session": 1},
+    ),
     "late jobs": Profile(brokers_min=1, weights={**_PROCESSES, **_POWER, "late jobs": 4, "slow disk": 1}),
 }  # fmt: skip
 
@@ -104,6 +116,8 @@ class Shape:
     weights: Mapping[str, int]
     fault_s: float
     clients: tuple[str, ...]
+    consumer_members: int
+    racks: bool
 
     @property
     def may_lose_power(self) -> bool:
@@ -141,5 +155,6 @@ def draw_shape(seed: int, brokers: int, name: str) -> Shape:
     return Shape(
         profile=name, log_dirs=profile.log_dirs, replication_factor=replication_factor, min_in_sync=min_in_sync,
         configured_min_in_sync=rng.choice(profile.configured_min_in_sync or (min_in_sync,)),
-        weights=weights, fault_s=profile.fault_s, clients=profile.clients,
+        weights=weights, fault_s=profile.fault_s, clients=profile.clients, racks=profile.racks and is_cluster,
+        consumer_members=rng.randint(2, profile.consumer_members) if profile.consumer_members else 0,
     )  # fmt: skip

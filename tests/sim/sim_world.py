@@ -13,6 +13,8 @@ from typing import Any
 
 from sim_admin import Administrator
 from sim_client import Client, DamagedBatch, Lost
+from sim_compacted import CompactedWriter
+from sim_consumer_groups import CONSUMER_SETTINGS, ConsumerMember
 from sim_deletes import Deletions, RecordDeleter
 from sim_faults import Faults
 from sim_groups import GroupMember, GroupOracle, OffsetMonitor
@@ -25,6 +27,7 @@ from sim_operators import MinInSyncOperator, Mover
 from sim_producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from sim_profiles import GENERAL, Shape, draw_shape
 from sim_readers import FinalReader, RackReader, Reader
+from sim_recreated import Recreator
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
 from ottla.broker import coordination
@@ -122,6 +125,7 @@ class World:
         self.seed = seed
         #: replicas, log directories and faults of this run
         self.shape = shape = draw_shape(seed, brokers, profile)
+        racks = racks or shape.racks
         self._on_line = on_line
         self._hash = hashlib.sha256()
         self._lines: list[str] = []
@@ -141,6 +145,8 @@ class World:
         }  # fmt: skip
         #: whether there is more than one broker
         self.is_cluster = brokers > 1
+        #: members of a group with the consumer protocol
+        self.consumer_members: list[ConsumerMember] = []
         #: readers of the closest replica
         self.rack_readers = [RackReader(self, f"rack-reader-{n}") for n in range(2 if racks else 0)]
         self.replication_factor = shape.replication_factor
@@ -351,7 +357,14 @@ class World:
             clients += [OffsetMonitor(self, "monitor", "members")]
         clients += self.rack_readers
         clients += [Administrator(self, f"administrator-{n}") for n in range(rng.choice((0, 0, 1)))]
-        operators = {"mover": Mover, "min.insync.replicas": MinInSyncOperator}
+        self.consumer_members = [ConsumerMember(self, f"consumer-{n}") for n in range(self.shape.consumer_members)]
+        clients += self.consumer_members
+        operators = {
+            "compacted": CompactedWriter,
+            "mover": Mover,
+            "min.insync.replicas": MinInSyncOperator,
+            "recreator": Recreator,
+        }
         clients += [operators[kind](self, f"{kind}-{n}") for n, kind in enumerate(self.shape.clients)]
         clients += [RecordDeleter(self, f"deleter-{n}") for n in range(rng.choice((0, 0, 1)))]
         return clients
@@ -360,6 +373,8 @@ class World:
 def _settings(number: int, brokers: int, shape: Shape, *, racks: bool) -> dict[str, str]:
     """Return the settings of a broker."""
     directories = {"log.dirs": ",".join(shape.directories)}
+    if shape.consumer_members:
+        directories |= CONSUMER_SETTINGS
     if brokers == 1:
         return directories
     factor, min_in_sync = str(shape.replication_factor), str(shape.configured_min_in_sync)
