@@ -99,7 +99,7 @@ PROFILES: dict[str, Profile] = {
 }  # fmt: skip
 
 #: the profiles that seeds draw; the others run only when they are asked for (``--profile``)
-ENABLED: tuple[str, ...] = (GENERAL,)
+ENABLED: tuple[str, ...] = tuple(PROFILES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import pytest
 from sim_campaign import run_seed
 from sim_log import LogWorld
 from sim_planted import OF_ONE_LOG, Planted, find
+from sim_profiles import ENABLED, GENERAL
 from sim_world import World
 
 from ottla.replica.partition import Partition
@@ -22,6 +23,8 @@ HERE = Path(__file__).parent
 SEEDS = range(1, 16)
 #: seeds with three brokers; `make sim BROKERS=3 SEEDS=1000` runs more
 CLUSTER_SEEDS = range(1, 6)
+#: one seed of each profile; `make sim BROKERS=3 PROFILE=...` runs more
+PROFILE_SEED = 2
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +43,20 @@ def test_run_keeps_every_promise(seed: int) -> None:
 @pytest.mark.parametrize("seed", CLUSTER_SEEDS)
 def test_run_of_a_cluster_keeps_every_promise(seed: int) -> None:
     assert run_seed(seed, brokers=3).violations == {}
+
+
+@pytest.mark.parametrize("profile", [name for name in ENABLED if name != GENERAL])
+def test_run_of_each_profile_keeps_every_promise(profile: str) -> None:
+    assert run_seed(PROFILE_SEED, brokers=3, profile=profile).violations == {}
+
+
+def test_same_seed_of_a_profile_gives_the_same_trace_in_another_process() -> None:
+    """The profile draws from several generators, and suspends and lags change the order of events."""
+    code = "import logging; logging.disable(50); from sim_world import World; "
+    code += "print(World(2, brokers=3, profile='clocks').run().trace_hash)"
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == World(2, brokers=3, profile="clocks").run().trace_hash
 
 
 def test_consumers_of_the_closest_replica_read_committed_records_only() -> None:
