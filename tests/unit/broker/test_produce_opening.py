@@ -13,6 +13,8 @@ from tests.unit.replica.test_replica_manager import ManagerFixture
 
 from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.produce import ProduceApi
+from ottla.cluster.view import PartitionView
+from ottla.model.errors import ErrorCode
 from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import Record, build_batch
 from ottla.testing.raw import produce_request, read_answer, request_bytes
@@ -242,3 +244,21 @@ async def test_bug_in_the_opener_aborts_the_connection(fixture: ProduceFixture) 
     fixture.send(("compacted", 0, LARGE))
     await settle()
     assert fixture.connection.ended == "aborted"
+
+
+@played
+async def test_batch_is_refused_if_another_broker_has_led_while_it_was_opened(fixture: ProduceFixture) -> None:
+    """The log may have lost the producer's earlier batches: this one must not become the first."""
+    partition = fixture.compacted
+    records = [Record(timestamp=NOW, key=b"k")] * 2000
+    large = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=1)
+    fixture.send(("compacted", 0, large))
+    await settle()
+    epoch = partition.leader_epoch
+    for leader, new_epoch in ((2, epoch + 1), (1, epoch + 2)):
+        state = PartitionView(leader=leader, leader_epoch=new_epoch, replicas=(1, 2), isr=(1, 2))
+        fixture.manager.apply_state(partition, state)
+    await fixture.opener.release()
+    assert fixture.answers() == [[(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]]
+    assert partition.log.log_end_offset == 0
+    assert partition.log.refused.first == {7: 1}, "a later batch is refused too, until this one is sent again"

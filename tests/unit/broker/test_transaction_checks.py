@@ -370,7 +370,7 @@ def test_new_leader_epoch_while_the_batch_is_opened_makes_the_client_retry(tmp_p
         await fixture.send_large(9)
         fixture.manager.apply_state(fixture.compacted, replace(ONLY_REPLICA, leader_epoch=1))
         await fixture.opener.release()
-        assert await fixture.answer(9) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await fixture.answer(9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert fixture.compacted.log.log_end_offset == 0
 
     played(tmp_path, script, OpenerFixture)

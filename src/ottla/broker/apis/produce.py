@@ -225,6 +225,8 @@ class _Unopened(NamedTuple):
     batch: bytearray
     #: None for a batch that only waits for an earlier one of the request
     opening: Opening | None
+    #: the leader epoch of the partition when the request arrived
+    leader_epoch: int
 
 
 class _Beginning:
@@ -349,7 +351,8 @@ class ProduceApi:
             key = partition.topic_id if version >= TOPIC_IDS_FROM else partition.topic_name
             timeout_ms = int(shortcut.timeout_s * 1000)
             request = ProduceRequest(shortcut.transactional_id, acks, timeout_ms, [])
-            unopened = _Unopened(0, 0, key, partition.name.partition, bytearray(view[start:end]), needs.opening)
+            batch, epoch = bytearray(view[start:end]), partition.leader_epoch
+            unopened = _Unopened(0, 0, key, partition.name.partition, batch, needs.opening, epoch)
             topics = [(key, [PartitionResult(partition.name.partition)])]
             whole = self._begin_reply(connection, request, version, correlation_id, topics)
             return self._open_then_append(connection, request, version, whole, topics, [unopened], failed=False)
@@ -443,7 +446,8 @@ class ProduceApi:
                     continue
                 results.append(PartitionResult(data.partition))
                 batch = bytearray(view[data.start : data.end])
-                unopened.append(_Unopened(number, place, key, data.partition, batch, opening))
+                epoch = partition.leader_epoch
+                unopened.append(_Unopened(number, place, key, data.partition, batch, opening, epoch))
         if unopened:
             return self._open_then_append(connection, request, version, whole, topics, unopened, failed=failed)
         _end_reply(connection, whole, failed=failed)
@@ -518,6 +522,12 @@ class ProduceApi:
                 batch = await self._open(connection, each, opening, request, version)
             data = PartitionData(each.partition, 0, len(batch))
             partition = self._find(connection, each.key, data, request, version, batch)
+            if partition.leader_epoch != each.leader_epoch:
+                # Another broker led meanwhile. The log may have lost the batches that the producer sent before this
+                # one, and without them this would be the first batch of the producer.
+                error = NotLeaderOrFollower("another broker has led the partition meanwhile; send the batch again")
+                _note_refused(partition, error, batch, 0, len(batch))
+                raise error
             connection.touch()  # begins a turn, at whose end the batch is written
             opened = None if opening is None else opening.settings
             try:
