@@ -29,6 +29,7 @@ FAULT_SEQUENCES = {
     "power failure of the last replica": 3,
     "power failure of a joining replica": 5,
     "isolate a coordinator": 2,
+    "isolate a leader": 2,
     "late controller": 2,
 }
 #: the mean duration of a sync of a disk that hardly syncs any more
@@ -61,6 +62,8 @@ class FaultSequences:
             self._leave_one_replica(place)
         elif fault == "isolate a coordinator":
             self._isolate_coordinator()
+        elif fault == "isolate a leader":
+            self._isolate(place, lambda _: False)
         elif fault == "late controller":
             self._delay_controller()
         elif fault == "power failure of a joining replica" and self._joining is None:
@@ -118,12 +121,22 @@ class FaultSequences:
         rng, world = self._rng, self._world
         assert world.replication is not None
         places = [place for place, _ in world.replication.store.partitions() if place.topic == OFFSETS_TOPIC]
-        leader = world.replication.store.leader_of(rng.choice(places)) if places else None
+        if places:
+            self._isolate(rng.choice(places), lambda name: name.startswith("member") and rng.random() < 0.8)
+
+    def _isolate(self, place: Place, is_cut: Callable[[str], bool]) -> None:
+        """Cut a leader from the cluster and from some clients until another one has been elected; others still ask it.
+
+        A broker that does not check its lease would answer them.
+        """
+        rng, world = self._rng, self._world
+        assert world.replication is not None
+        leader = world.replication.store.leader_of(place)
         if leader is None:
             return
         host = world.hosts[leader]
         peers = [other.name for other in world.hosts.values() if other is not host]
-        peers += [name for name in world.client_names if name.startswith("member") and rng.random() < 0.8]
+        peers += [name for name in world.client_names if is_cut(name)]
         seconds = rng.uniform(8, 14)
         for peer in peers:
             for pair in ((peer, host.name), (host.name, peer)):

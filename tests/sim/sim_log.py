@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from sim_checks import CHECKS
 from sim_client import batch
 from sim_invariants import batches_of
 
@@ -178,4 +179,5 @@ class LogWorld:
         self._values = {offset: value for offset, value in self._values.items() if offset in found}
 
     def _say(self, name: str, line: str) -> None:
+        assert name in CHECKS, f"{name} is not a check of sim_checks.py"
         self.violations.setdefault(name, []).append(line)

@@ -1,6 +1,6 @@
 """Bugs that are planted into the broker, to show that the simulation finds them.
 
-    python tests/sim/sim_planted.py [--only NAME] [--seeds 2000]
+    python tests/sim/sim_planted.py [--only BUG_OR_CHECK ...] [--seeds 100]
 
 Each function replaces a method of the product code in this process by one with a bug. The product code has no switches
 for this.
@@ -13,11 +13,14 @@ import logging
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from sim_checks import CHECKS
 from sim_log import LogWorld
+from sim_planted_checks import CHECK_PLANTED, LOG_PLANTED
 from sim_planted_cluster import CLUSTER_PLANTED, Replace
+from sim_planted_store import STORE_PLANTED
 from sim_world import World
 
 import ottla.coordinator.transaction as transaction_module
@@ -240,12 +243,17 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
         coordinator_answers_before_it_is_loaded,
         fenced_producer_is_accepted,
         old_generation_is_accepted,
+        *CHECK_PLANTED,
+        *LOG_PLANTED,
+        *STORE_PLANTED,
     )
 } | CLUSTER_PLANTED
 
 
 #: the bugs that the simulation of one log finds; a single broker never truncates
-OF_ONE_LOG = {"sync-covers-truncated-bytes"}
+OF_ONE_LOG = {"sync-covers-truncated-bytes", *(each.__name__.replace("_", "-") for each in LOG_PLANTED)}
+#: the bugs that need three brokers
+OF_A_CLUSTER = {*CLUSTER_PLANTED, *(each.__name__.replace("_", "-") for each in STORE_PLANTED)}
 
 
 class Planted:
@@ -267,42 +275,82 @@ class Planted:
         setattr(owner, name, new)
 
 
-def find(name: str, seeds: range) -> tuple[int, str] | None:
-    """Run seeds with the bug. Return the first seed with a violation, and its name; None if there is none."""
+class Found(NamedTuple):
+    """The first run that has found a bug."""
+
+    seed: int
+    #: the checks that reported a violation, in the order of their first reports
+    checks: tuple[str, ...]
+
+
+def find(name: str, seeds: range, check: str = "") -> Found | None:
+    """Run seeds with the bug. Return the first one with a violation, or with one that ``check`` reports first.
+
+    Return None if there is none.
+    """
     with Planted(name):
         for seed in seeds:
             if name in OF_ONE_LOG:
                 violations = LogWorld(seed).run()
             else:
-                violations = World(seed, brokers=3 if name in CLUSTER_PLANTED else 1).run().violations
-            if violations:
-                return seed, next(iter(violations))
+                violations = World(seed, brokers=3 if name in OF_A_CLUSTER else 1).run().violations
+            checks = tuple(violations)
+            if checks and check in ("", checks[0]):
+                return Found(seed, checks)
     return None
 
 
-def _find(job: tuple[str, int]) -> tuple[str, tuple[int, str] | None, float]:
+class Job(NamedTuple):
+    """A bug, and the check that must report it first; any check if it is empty."""
+
+    bug: str
+    check: str
+    seeds: int
+
+
+def jobs_for(names: Sequence[str], seeds: int) -> list[Job]:
+    """Return the jobs for these names of checks and bugs; all of them without names."""
+    jobs = [Job(bug, check, seeds) for check, bug in CHECKS.items()]
+    jobs += [Job(bug, "", seeds) for bug in PLANTED if bug not in CHECKS.values()]
+    return [job for job in jobs if not names or job.check in names or job.bug in names]
+
+
+def _find(job: Job) -> tuple[Job, Found | None, float]:
     logging.disable(logging.CRITICAL)
-    name, seeds = job
     started = time.process_time()
-    return name, find(name, range(1, seeds + 1)), time.process_time() - started
+    return job, find(job.bug, range(1, job.seeds + 1), job.check), time.process_time() - started
+
+
+def _row(job: Job, found: Found | None) -> str:
+    """Return a row of the table in docs/simulation.md."""
+    text = (PLANTED[job.bug].__doc__ or "").strip().split("\n")[0].rstrip(".")
+    if found is None:
+        return f"| {job.check or '-'} | {text} | not found in {job.seeds} | |"
+    others = ", ".join(each for each in found.checks if each != (job.check or found.checks[0]))
+    return f"| {job.check or found.checks[0]} | {text} | {found.seed} | {others} |"
 
 
 def main() -> int:
+    """Print the tables of docs/simulation.md, a row when its bug is found. Return 1 if a bug is not found."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=sorted(PLANTED))
-    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--only", nargs="*", default=[], choices=sorted({*PLANTED, *CHECKS}), metavar="BUG_OR_CHECK")
+    parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     options = parser.parse_args()
-    jobs = [(name, options.seeds) for name in ([options.only] if options.only else PLANTED)]
-    missed = 0
+    jobs = jobs_for(options.only, options.seeds)
+    missed: list[str] = []
+    seconds = 0.0
+    print("| check | planted bug | seeds needed | other checks in this run |\n|---|---|---|---|", flush=True)
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        for name, found, seconds in pool.imap(_find, jobs):
+        for job, found, used_s in pool.imap(_find, jobs):
+            print(_row(job, found), flush=True)
+            seconds += used_s
             if found is None:
-                missed += 1
-                print(f"{name:45} NOT FOUND in {options.seeds} seeds ({seconds:.0f} s)", flush=True)
-            else:
-                print(f"{name:45} seed {found[0]:5}  {found[1]:28} {seconds:6.1f} s", flush=True)
-    return min(missed, 1)
+                missed.append(job.check or job.bug)
+    print(
+        f"\n{len(jobs) - len(missed)} of {len(jobs)} found in {seconds:.0f} s; not found: {', '.join(missed) or 'none'}"
+    )
+    return min(len(missed), 1)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from sim_admin import Administrator
+from sim_checks import CHECKS
 from sim_client import Client, DamagedBatch, Lost
 from sim_compacted import CompactedWriter
 from sim_consumer_groups import CONSUMER_SETTINGS, ConsumerMember
@@ -184,6 +185,7 @@ class World:
             self._on_line(text)
 
     def violation(self, name: str, line: str) -> None:
+        assert name in CHECKS, f"{name} is not a check of sim_checks.py"
         self.trace(f"VIOLATION {name}: {line}")
         self.violations.setdefault(name, []).append(line)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from sim_campaign import run_seed
+from sim_checks import CHECKS
 from sim_log import LogWorld
-from sim_planted import OF_ONE_LOG, Planted, find
+from sim_planted import OF_ONE_LOG, PLANTED, Planted, find
 from sim_profiles import ENABLED, GENERAL
 from sim_world import World
 
@@ -111,6 +112,21 @@ def test_planted_bug_is_found(name: str) -> None:
     """Some of the bugs that are found soon; `make sim-planted` plants all of them."""
     # A run of one log takes milliseconds, and few of them have a sync during a truncation.
     assert find(name, range(1, 101 if name in OF_ONE_LOG else 11)) is not None
+
+
+@pytest.mark.parametrize("check", [
+    "records-not-deleted", "hanging-transaction", "isr-invalid", "two-leaders", "eligible-lacks-committed",
+])  # fmt: skip
+def test_check_reports_its_planted_bug_first(check: str) -> None:
+    """Some of the checks whose bug is found soon; `make sim-planted` plants all of them."""
+    assert find(CHECKS[check], range(1, 11), check) is not None
+
+
+def test_every_check_has_a_planted_bug_and_a_row_in_the_documentation() -> None:
+    text = (HERE.parents[1] / "docs" / "simulation.md").read_text()
+    rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")}
+    assert set(CHECKS.values()) <= set(PLANTED)
+    assert rows >= set(CHECKS)
 
 
 def test_planted_bug_is_removed_again() -> None:

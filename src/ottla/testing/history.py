@@ -372,6 +372,10 @@ class _Checker:
                 self._known_offset.setdefault(send.value, send.offset)
 
     def run(self) -> Anomalies:
+        """Return the anomalies by name; those that are the cause of others first."""
+        for place, (last_stable, high_watermark) in self._history.log_ends.items():
+            if last_stable != high_watermark:
+                self._say("hanging-transaction", f"{place}: committed to {last_stable} of {high_watermark}")
         self._check_offsets()
         self._check_zombies()
         self._check_values()
@@ -381,9 +385,6 @@ class _Checker:
         self._check_read_order()
         self._check_cycles()
         self._check_deleted()
-        for place, (last_stable, high_watermark) in self._history.log_ends.items():
-            if last_stable != high_watermark:
-                self._say("hanging-transaction", f"{place}: committed to {last_stable} of {high_watermark}")
         return dict(self._found)
 
     def _say(self, name: str, line: str) -> None:
