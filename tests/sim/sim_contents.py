@@ -67,6 +67,8 @@ class CommittedContent:
         for header, content in batches_of(log, max(start_offset, self._start_offset)):
             if header.base_offset >= end_offset:
                 break
+            if log.log_start_offset <= start_offset < header.base_offset and start_offset in self._batches:
+                return start_offset  # the replica lacks this batch
             if content != self._batches.get(header.base_offset):
                 return int(header.base_offset)
             start_offset = header.next_offset
