@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,12 @@ def command(*settings: str) -> list[str]:
 
 
 @contextmanager
-def hello_service(*settings: str, listen: str = "http://127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Return the process and the URL of a service that accepts requests."""
+def hello_service(
+    *settings: str, listen: str = "http://127.0.0.1:0", wrapper: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Return the process and the URL of a service that accepts requests. `wrapper` is a command that starts it."""
     process = subprocess.Popen(
-        command(f"listeners={listen}", *settings), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [*wrapper, *command(f"listeners={listen}", *settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, env={**os.environ, "OTTLA_END_WITH_STDIN": "1"},
     )  # fmt: skip
     with process:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -29,6 +30,19 @@ def test_service_ends_with_the_process_that_started_it() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == 0
+
+
+def test_silent_connections_do_not_use_up_the_open_files() -> None:
+    limited = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
+    with hello_service(wrapper=limited) as (process, url), ExitStack() as stack:
+        address = httpx.URL(url)
+        for _ in range(300):
+            stack.enter_context(socket.create_connection((address.host, address.port or 0)))
+        for _ in range(3):
+            assert httpx.get(f"{url}/hello/you").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert err == "", "no connection was left waiting for a descriptor"
 
 
 def test_wrong_settings_end_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,11 @@ def raise_open_files_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def open_files_limit() -> int:
+    """Return how many file descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def notify_service_manager(state: str) -> None:
     """Tell systemd the state of a service of `Type=notify`. Do nothing without NOTIFY_SOCKET in the environment."""
     address = os.environ.get("NOTIFY_SOCKET", "")

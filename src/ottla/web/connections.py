@@ -11,7 +11,8 @@ of these states:
                 `WRITE_PAUSE_S_MAX` is disconnected.
 
 At most `connections_max` connections are open. With another one, the oldest that is waiting is closed; if all are busy,
-the new one is closed. So clients that open connections and send nothing cannot keep others away.
+the new one is closed. So clients that open connections and send nothing cannot keep others away. The limit leaves file
+descriptors for the service itself, for example for its connections to the cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import httptools
@@ -49,6 +50,9 @@ _HEAD: Final = b"HTTP/1.1 "
 _TLS_CLOSE_S_MAX: Final = 1.0
 #: connections that are accepted before other work has its turn
 _ACCEPTS_MAX: Final = 100
+#: file descriptors that clients never get: one of four, and at least as many as can be accepted before connections that
+#: make room for others have ended
+_DESCRIPTORS_KEPT_MIN: Final = 128
 #: pause after the process ran out of file descriptors
 _ACCEPT_PAUSE_S: Final = 1.0
 #: a vanished client is noticed after 60 + 6 * 10 seconds
@@ -69,6 +73,19 @@ class ConnectionLimits:
     setup_s: float = 10.0
     #: bytes of a request's head: its first line and its headers
     head_bytes_max: int = 64 << 10
+
+    def within(self, descriptors: int) -> ConnectionLimits:
+        """Return the limits for a process that may have this many file descriptors.
+
+        Handshakes get at most half of the connections: those that wait for one do not make room for others.
+
+        >>> [ConnectionLimits().within(number).connections_max for number in (256, 1024, 1 << 20)]
+        [128, 768, 10000]
+        """
+        room = max(descriptors - max(descriptors // 4, _DESCRIPTORS_KEPT_MIN), 1)
+        connections_max = min(self.connections_max, room)
+        handshakes_max = min(self.handshakes_max, max(connections_max // 2, 1))
+        return replace(self, connections_max=connections_max, handshakes_max=handshakes_max)
 
 
 @dataclass(slots=True)

@@ -31,7 +31,13 @@ from starlette.types import ASGIApp
 
 import ottla
 from ottla.env.collector import collect_less_often
-from ottla.env.process import END_WITH_STDIN, log_to_stderr, notify_service_manager, raise_open_files_limit
+from ottla.env.process import (
+    END_WITH_STDIN,
+    log_to_stderr,
+    notify_service_manager,
+    open_files_limit,
+    raise_open_files_limit,
+)
 from ottla.env.tasks import Tasks
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
@@ -71,7 +77,7 @@ class Service(Generic[Settings]):
                 connections_max=settings.max_connections,
                 head_bytes_max=settings.max_header_bytes,
                 setup_s=settings.connection_setup_timeout_ms / 1000,
-            )
+            ).within(open_files_limit())
         )
         self.guard = ServiceGuard(settings, HttpMetrics(self.connections))
         #: with the ports that were chosen for port 0

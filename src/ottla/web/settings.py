@@ -138,7 +138,8 @@ class WebSettings(SettingsSnapshot):
     )  # fmt: skip
     max_connections = Setting(
         "max.connections", INT, 10_000, at_least(1),
-        "Open connections. With another one, the oldest that waits for a request is closed.",
+        "Open connections, and at most three quarters of the open files that the process may have. With another one, "
+        "the oldest that waits for a request is closed.",
     )  # fmt: skip
     max_header_bytes = Setting(
         "max.header.bytes", INT, 65_536, at_least(1024), "Bytes of the first line and the headers of a request."
