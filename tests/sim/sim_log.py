@@ -68,6 +68,7 @@ class LogWorld:
         self._store.lock()
         self._store.write_meta("cluster", 1, lambda _: "directory")
         self._store.load({NAME: self._spec})
+        self._store.begin_writing()
         self._log: Log = self._store.logs[NAME]
         self._epoch += 1
         self._log.become_leader(self._epoch)

@@ -100,6 +100,7 @@ class ReplicaHost:
         store.write_meta("cluster", self.number, lambda _: "directory")
         spec = PartitionSpec(name=NAME, topic_id=TOPIC_ID, settings=world.topic)
         store.load({NAME: spec})
+        store.begin_writing()
         self.manager = ReplicaManager(
             broker_id=self.number, clock=clock, disk=self.disk, store=store, threads=threads, free_bytes_min=0,
             on_all_dirs_failed=world.fail,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 from sim_client import Client
@@ -14,6 +15,7 @@ from sim_world import World
 import ottla.broker.membership as membership_module
 from ottla.cluster.view import LOG_LOST, NO_LEADER, LogEnd
 from ottla.testing.history import Place
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 TWO_DIRS = {"log.dirs": "/data,/data2"}
 VALUES = ["a", "b", "c"]
@@ -33,6 +35,22 @@ async def _written(world: World, *, min_isr: int, partitions: int = 4) -> list[P
 def _places_in(world: World, number: int, directory: str) -> list[Place]:
     folders = [folder for folder in world.hosts[number].disk.listdir(directory) if folder.startswith("t-")]
     return [Place("t", int(folder.removeprefix("t-"))) for folder in folders]
+
+
+async def _start_killed(world: World, number: int, monkeypatch: pytest.MonkeyPatch, *, is_marked: bool = False) -> None:
+    """Start a broker that is killed before it has marked lost and unclean logs, or after it."""
+    host, mark = world.hosts[number], membership_module.Membership._mark_unclean
+
+    async def killed(self: membership_module.Membership, *ends: Any) -> None:
+        monkeypatch.setattr(membership_module.Membership, "_mark_unclean", mark)
+        if is_marked:
+            await mark(self, *ends)
+        world.loop.call_soon(host.kill, "process")
+        await asyncio.sleep(1000)
+
+    monkeypatch.setattr(membership_module.Membership, "_mark_unclean", killed)
+    host.start()
+    await until(lambda: not host.is_running)
 
 
 async def _is_complete(world: World, places: list[Place]) -> None:
@@ -131,18 +149,8 @@ def test_start_that_is_killed_before_it_marks_lost_logs_does_not_forget_them(mon
         (place,) = await _written(world, min_isr=1, partitions=1)
         await stop(world, 1, 2)
         await until(lambda: state_of(world, place).isr == (3,))
-        host = world.hosts[3]
-        host.replace_disk(SimulatedDisk())
-        mark = membership_module.Membership._mark_unclean
-
-        async def killed(self: membership_module.Membership, *_: object) -> None:
-            monkeypatch.setattr(membership_module.Membership, "_mark_unclean", mark)
-            world.loop.call_soon(host.kill, "process")
-            await asyncio.sleep(1000)
-
-        monkeypatch.setattr(membership_module.Membership, "_mark_unclean", killed)
-        host.start()
-        await until(lambda: not host.is_running)
+        world.hosts[3].replace_disk(SimulatedDisk())
+        await _start_killed(world, 3, monkeypatch)
         await start(world, *BROKERS)
         await asyncio.sleep(5)
         assert state_of(world, place).leader == NO_LEADER
@@ -151,11 +159,79 @@ def test_start_that_is_killed_before_it_marks_lost_logs_does_not_forget_them(mon
     play(script, has_topic=False)
 
 
-def test_log_whose_folder_lost_its_topic_id_after_a_clean_stop_is_lost() -> None:
+def test_start_that_is_killed_does_not_take_logs_of_a_missing_directory_for_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two directories are left, in which a start creates the folders of logs that it does not find."""
+
+    async def script(world: World) -> None:
+        await _written(world, min_isr=1, partitions=6)
+        await stop(world, *BROKERS)
+        lost = _places_in(world, 3, "/data3")
+        configure(world, 3, **TWO_DIRS)
+        await _start_killed(world, 3, monkeypatch)
+        await start(world, 3)
+        await asyncio.sleep(5)
+        assert lost and all(state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),) for place in lost)
+
+    play(script, settings={"log.dirs": "/data,/data2,/data3"}, has_topic=False)
+
+
+def test_directory_that_comes_back_is_electable_after_a_killed_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(world: World) -> None:
+        places = await _written(world, min_isr=1)
+        await stop(world, *BROKERS)
+        configure(world, 3)
+        await start(world, 3)
+        await stop(world, 3)
+        configure(world, 3, **TWO_DIRS)
+        await _start_killed(world, 3, monkeypatch, is_marked=True)
+        await start(world, *BROKERS)
+        await _is_complete(world, places)
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+def test_log_that_an_older_copy_of_its_directory_lacks_is_lost() -> None:
+    async def script(world: World) -> None:
+        client, host = Client(world, "admin"), world.hosts[3]
+        await create_topic(world, "other")
+        await stop(world, 3)
+        disk = host.disk
+        older = {file: disk.read_file(f"/data2/{file}") or b"" for file in ("meta.properties", "incarnation.json")}
+        await start(world, 3)
+        (place,) = await _written(world, min_isr=1, partitions=1)
+        assert _places_in(world, 3, "/data2") == [place]
+        # Now the other directory has the fewest logs, and a start creates missing ones there.
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="other")], timeout=3000)
+        assert [row.error_code for row in (await client.ask(request, 6)).responses] == [0]
+        await until(lambda: "other-0" not in host.disk.listdir("/data"))
+        await stop(world, 1, 2)
+        await until(lambda: state_of(world, place).isr == (3,))
+        await stop(world, 3)
+        disk = host.disk
+        disk.empty_directory("/data2")
+        for file, content in older.items():
+            disk.write_file(f"/data2/{file}", content, sync=True)
+        await start(world, *BROKERS)
+        await asyncio.sleep(5)
+        assert state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),)
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+@pytest.mark.parametrize("damage", ["topic id", "topic id, and a killed start", "folder, and a killed start"])
+def test_log_whose_folder_was_damaged_after_a_clean_stop_is_lost(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(world: World) -> None:
         (place,) = await _written(world, min_isr=1, partitions=1)
         await stop(world, *BROKERS)
-        world.hosts[3].disk.write_file("/data/t-0/partition.metadata", b"", sync=True)
+        disk = world.hosts[3].disk
+        if damage.startswith("folder"):
+            disk.remove_tree("/data/t-0")
+        else:
+            disk.write_file("/data/t-0/partition.metadata", b"", sync=True)
+        if damage.endswith("killed start"):
+            await _start_killed(world, 3, monkeypatch)
         await start(world, *BROKERS)
         await asyncio.sleep(5)
         assert state_of(world, place).leader == NO_LEADER

@@ -6,7 +6,8 @@ directory with the last run that used it (`RegisteredDirs`), and each directory 
     the file has the last run             the logs are those of the last run
     the file has the directory's own run  the directory was absent since that run, and has come back
     otherwise                             it is new, was wiped or is an older copy: its logs may lack records
-    an id of the last run is missing      a log that is not found elsewhere was in that directory
+    an id of the last run is missing,     a log that is not found elsewhere was in that directory
+    or is that of an older copy
 
 Steps of a start, in an order that allows a kill after each of them:
 
@@ -15,7 +16,8 @@ Steps of a start, in an order that allows a kill after each of them:
 3. Write to the store which logs are lost or unclean (`leadership.mark_unclean`).
 4. Write to the store which directories the new run uses. An interrupted start before this step is repeated with the
    same comparison, so lost logs are not forgotten.
-5. Remove the older number from the files.
+5. Prepare the directories for appends (`LogStore.begin_writing`). Until now they show what was lost as before.
+6. Remove the older number from the files.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class Comparison(NamedTuple):
     recognised_by: Mapping[str, str]
     #: ids of directories that the last run used and that are not present
     missing: Sequence[str]
+    #: ids of those that are present as older copies
+    older: Sequence[str] = ()
 
 
 def read_runs(disk: Disk, directory: str) -> DirectoryRuns:
@@ -94,8 +98,12 @@ def compare(present: Mapping[str, DirectoryRuns], registered: RegisteredDirs | N
         else:
             contents[path], recognised_by[path] = DirContent.UNKNOWN, ""
     ids = {each.directory_id for each in present.values()}
-    used = (each for each, run in registered.last_runs.items() if run == registered.run)
-    return Comparison(contents, recognised_by, [each for each in used if each not in ids])
+    current = {each.directory_id for path, each in present.items() if contents[path] is DirContent.CURRENT}
+    used = [each for each, run in registered.last_runs.items() if run == registered.run and each not in current]
+    return Comparison(
+        contents, recognised_by, missing=[each for each in used if each not in ids],
+        older=[each for each in used if each in ids],
+    )  # fmt: skip
 
 
 def next_dirs(registered: RegisteredDirs | None, present: Sequence[str], run: str) -> RegisteredDirs:

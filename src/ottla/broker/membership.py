@@ -149,6 +149,7 @@ class Membership:
         if unclean := self._unclean_ends(compared, is_first_run=last is None):
             await self._mark_unclean(unclean)
         await self.registration.write_dirs(next_dirs(last, [each.directory_id for each in dirs], run))
+        self._log_store.begin_writing()
         for each in dirs:
             write_runs(self._disk, each.path, each.directory_id, run)
 
@@ -159,6 +160,8 @@ class Membership:
         # A broker without others keeps older copies: they are what an administrator has restored.
         if self._session_s is not None and DirContent.UNKNOWN in compared.contents.values():
             lost |= {name for name, its_log in store.logs.items() if self._content_of(its_log) is DirContent.UNKNOWN}
+            if compared.older:
+                lost |= store.created
         return {
             name: _log_end(self._services.broker_id, its_log, is_lost=its_log.lost_synced or name in lost)
             for name, its_log in store.logs.items()

@@ -331,7 +331,8 @@ def mark_unclean(
 
     ``returned`` are the partitions whose logs are as they were before their log directory was absent. If a log counts
     as lost since then, it has its end again, because nothing was committed without it: the replica would have left the
-    ISR and the ELR. If it does not count as lost, records were committed after the directory was removed.
+    ISR and the ELR. If it does not count as lost, records were committed after the directory was removed, unless it has
+    exactly this end already: then the start that wrote it was interrupted.
 
     The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
     decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
@@ -345,7 +346,7 @@ def mark_unclean(
                 partitions.append(partition)
                 continue
             was_lost = LogEnd(broker, -1, LOG_LOST) in partition.unclean
-            if was_lost != (number in returned):
+            if was_lost != (number in returned and end not in partition.unclean):
                 end = LogEnd(broker, -1, LOG_LOST)  # what it has now was begun anew, or is older
             partition = _marked(partition, end)
         partitions.append(partition)

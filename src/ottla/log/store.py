@@ -130,7 +130,11 @@ class LogStore:
                         raise
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
-        """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks."""
+        """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks.
+
+        What shows that logs were lost stays as it is: a start that is interrupted before the metadata store knows of
+        them must find the same again. `begin_writing` changes it.
+        """
         high_watermarks: dict[TopicPartition, int] = {}
         dir_of_duplicate = self._choose_duplicates(specs)
         for directory in self.dirs:
@@ -178,14 +182,20 @@ class LogStore:
             if cleaner_offsets is not None:
                 # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
                 self.write_cleaner_offsets(directory)
-            # From here on the next start must treat a crash as a crash.
-            self._disk.remove(os.path.join(path, CLEAN_STOP))
-            self._disk.fsync_dir(path)
         for name, spec in specs.items():
             if name not in self.logs:
-                self.create(spec)
+                self._create(spec)
                 self.created.add(name)
         return high_watermarks
+
+    def begin_writing(self) -> None:
+        """Prepare for appends, when the metadata store knows which of the loaded logs are lost. Raise OSError."""
+        for directory in self.dirs:
+            # From here on the next start must treat a crash as a crash.
+            self._disk.remove(os.path.join(directory.path, CLEAN_STOP))
+            self._disk.fsync_dir(directory.path)
+        for name in self.created:
+            self._make_folder_early(self.logs[name])
 
     def _choose_duplicates(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, str]:
         """Return the directory to use for each log that has folders in several.
@@ -309,9 +319,26 @@ class LogStore:
     def create(self, spec: PartitionSpec) -> Log:
         """Create an empty log in its preferred directory, or in the one with the fewest logs, and return it.
 
-        Raise OSError if no directory is online. No file is written before the first append. If there are several
-        directories, the folder is created at once: a log without a folder was then in a directory that is missing.
+        Raise OSError if no directory is online.
         """
+        made = self._create(spec)
+        self._make_folder_early(made)
+        return made
+
+    def _make_folder_early(self, made: Log) -> None:
+        """Create the folder of a new log before its first append if there are several directories.
+
+        A log without a folder was then in a directory that is missing.
+        """
+        if len(self.dirs) > 1:
+            try:
+                made.make_folder_if_new()
+            except OSError as error:
+                log.warning(
+                    "folder cannot be created before the first append path=%s error=%s", made.directory, error
+                )  # fmt: skip
+
+    def _create(self, spec: PartitionSpec) -> Log:
         usable = [directory for directory in self.dirs if not directory.offline]
         if not usable:
             raise OSError("no log directory is online")
@@ -320,13 +347,7 @@ class LogStore:
         folder = os.path.join(directory.path, str(spec.name))
         made = self._empty_log(folder, spec)
         made.make_folder = partial(self._make_folder, directory, spec)
-        self._add(directory, made)
-        if len(self.dirs) > 1:
-            try:
-                made.make_folder_if_new()
-            except OSError as error:
-                log.warning("folder cannot be created before the first append path=%s error=%s", folder, error)
-        return made
+        return self._add(directory, made)
 
     def _empty_log(self, folder: str, spec: PartitionSpec) -> Log:
         return Log(

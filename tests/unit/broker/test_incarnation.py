@@ -11,7 +11,7 @@ CURRENT, RETURNED, UNKNOWN = DirContent.CURRENT, DirContent.RETURNED, DirContent
 
 
 def test_directories_of_the_first_run_are_current() -> None:
-    assert compare({"/a": DirectoryRuns("A", ())}, None) == ({"/a": CURRENT}, {"/a": ""}, ())
+    assert compare({"/a": DirectoryRuns("A", ())}, None) == ({"/a": CURRENT}, {"/a": ""}, (), ())
 
 
 def test_directory_is_recognised_by_the_last_run_or_by_its_own_last_run() -> None:
@@ -25,7 +25,7 @@ def test_directory_is_recognised_by_the_last_run_or_by_its_own_last_run() -> Non
     compared = compare(present, registered)
     assert compared.contents == {"/a": CURRENT, "/b": RETURNED, "/c": UNKNOWN, "/e": UNKNOWN}
     assert compared.recognised_by == {"/a": "run3", "/b": "run2", "/c": "", "/e": ""}
-    assert compared.missing == ["D"]
+    assert (compared.missing, compared.older) == (["D"], ["C"])
 
 
 def test_directories_of_an_earlier_release_are_recognised_by_the_incarnation() -> None:

@@ -59,6 +59,7 @@ class StoreFixture:
         self.store.lock()
         self.store.write_meta("cluster", 1, lambda _: "directory")
         self.store.load({each.name: each for each in specs})
+        self.store.begin_writing()
         self.threads.run()
         return self.store
 

@@ -112,6 +112,7 @@ def test_process_compacts_a_large_log_while_the_loop_goes_on(tmp_path: Path, mon
         store.lock()
         store.write_meta("cluster", 1, lambda _: "directory")
         store.load({})
+        store.begin_writing()
         manager = ReplicaManager(
             broker_id=1, clock=SystemClock(), disk=RealDisk(), store=store, threads=threads, free_bytes_min=0,
             on_all_dirs_failed=pytest.fail,
