@@ -2,7 +2,8 @@
 
 With `authentication.pass.through=true` the registry gets the credentials of the user of each request, so that the proxy
 lends no rights of its own. With `schema.registry.pass.through=false` it logs in as the proxy. Then it registers schemas
-for a user only under subjects of topics that this user may write to (`SchemaData.find`).
+for a user only under subjects of topics that this user may write to (`SchemaData.find`). So it does if the registry
+does not look at the credentials, because it needs none or accepts the certificate of the proxy.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ottla.client.errors import PropertyRefused
-from ottla.client.registry import SchemaRegistry
+from ottla.client.registry import RegistryError, SchemaRegistry
 from ottla.model.errors import StartError
 from ottla.model.types import is_loopback
 from ottla.rest.kafka import SERVICE, Identity
@@ -57,6 +58,19 @@ class Registries:
     def acts_as(self, identity: Identity) -> Identity:
         """Return who the registry takes for the sender of the requests of a user."""
         return identity if self._passes_users else SERVICE
+
+    def checks(self, identity: Identity) -> bool:
+        """Return whether the registry decides by the credentials of a user. Blocking, for a thread.
+
+        It does if it refuses the proxy without them. Raise ClientError if it does not answer.
+        """
+        if self.acts_as(identity) == SERVICE:
+            return False
+        try:
+            self._own.ask("GET", "/mode")
+        except RegistryError as error:
+            return error.status in (401, 403)
+        return False
 
     def of(self, identity: Identity) -> SchemaRegistry:
         """Return the client for the requests of a user."""

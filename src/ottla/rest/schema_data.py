@@ -136,11 +136,13 @@ class SchemaData:
 
         A user may name any subject, and a name of a JSON schema may make another topic's subject of the topic's.
         """
-        if identity == SERVICE or self._registries.acts_as(identity) == identity:
-            return
         owner, dash, suffix = subject.rpartition("-")
         is_of_topic = bool(dash and owner) and suffix in ("key", "value")
-        if not is_of_topic or (owner != topic.name and not await self._may_write(identity, owner)):
+        if identity == SERVICE or (is_of_topic and owner == topic.name):
+            return
+        if await self._ask(lambda: self._registries.checks(identity)):
+            return
+        if not is_of_topic or not await self._may_write(identity, owner):
             reason = "the user may only register schemas under subjects of topics that the user may write to"
             raise HttpError(403, NOT_AUTHORIZED, f"subject {subject[:_REASON_MAX]}: {reason}")
 

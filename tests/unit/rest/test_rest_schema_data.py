@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.registry import RegisteredSchema
+from ottla.client.registry import RegisteredSchema, RegistryError, SchemaRegistry
 from ottla.model.errors import StartError
 from ottla.rest import schema_data
 from ottla.rest.kafka import SERVICE, Identity
@@ -55,6 +55,9 @@ class OneRegistry:
 
     def acts_as(self, identity: Identity) -> Identity:
         return identity if self._passes_users else SERVICE
+
+    def checks(self, identity: Identity) -> bool:
+        return self._passes_users
 
     def of(self, identity: Identity) -> Registry:
         self.users.add(identity)
@@ -164,6 +167,29 @@ def test_registry_gets_the_login_of_the_user() -> None:
     registries.of(Identity("eve", token="u"))
     assert [each.name for each in registries._users] == ["ann", "eve"]
     registries.close()
+
+
+@pytest.mark.parametrize("status", [200, 401, 403, 404])
+def test_registry_that_accepts_the_proxy_without_a_login_does_not_decide_for_users(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    def ask(registry: SchemaRegistry, method: str, path: str) -> dict[str, str]:
+        assert "authorization" not in registry._headers
+        if status == 200:
+            return {"mode": "READWRITE"}
+        raise RegistryError(status, status, "refused")
+
+    monkeypatch.setattr(SchemaRegistry, "ask", ask)
+    registries = Registries(RestSettings.parse(PASSING))
+    assert (registries.checks(BOB), registries.checks(SERVICE)) == (status in (401, 403), False)
+    data = SchemaData(registries, call, may_write)
+    refusal = None
+    try:
+        asyncio.run(data._authorize(BOB, TOPIC, "others-value"))
+    except HttpError as error:
+        refusal = error.status
+    assert refusal == (None if status in (401, 403) else 403)
+    asyncio.run(data._authorize(BOB, TOPIC, "orders-value"))
 
 
 @pytest.mark.parametrize(
