@@ -251,6 +251,7 @@ class ReplicaManager:
         self._pending.pop(partition.log, None)
         self._waiting.pop(partition, None)
         self._replicated.pop(partition, None)
+        self._unsettled.pop(partition, None)
         self.failed.pop(partition, None)
         partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self.on_removed(partition)

@@ -195,6 +195,7 @@ def test_only_partitions_with_an_incomplete_or_changing_isr_are_unsettled(fixtur
     assert manager.unsettled() == []
     manager.apply_state(partition, replace(complete, isr=(1,), partition_epoch=4))
     manager.remove(partition, "unique")
+    assert manager.unsettled() == [], "its leader would propose an ISR for ever"
     manager.note_isr(partition)
     assert manager.unsettled() == []
 
