@@ -75,7 +75,7 @@ def open_log(
     segments = _list_segments(disk, directory)
     epochs = _load_epochs(disk, directory)
     was_clean = clean is not None and epochs is not None and _matches_clean_stop(segments, clean)
-    lost_synced = False
+    lost_synced, gap_end = False, 0
     if clean is not None and epochs is not None and was_clean:
         end_offset = clean.log_end_offset
         producers = None
@@ -85,11 +85,14 @@ def open_log(
     else:
         compacted = settings.compact or cleaner_offset != 0
         synced_end = clean.log_end_offset if clean is not None else recovery_point
-        dense_from = None if cleaner_offset is None else max(synced_end, cleaner_offset)
-        if settings.compact and not dense_from:
-            dense_from = None  # a folder restored from a backup may have no checkpoint: accept gaps anywhere
+        # A gap that a power failure has left looks like one of compaction. A replicated log has gaps only where they
+        # were noted: otherwise the leader would never send what is missing there.
+        dense_from = cleaner_offset
+        if dense_from is not None and not replicated:
+            # A folder that was restored from a backup of Kafka may have no checkpoint: accept gaps anywhere.
+            dense_from = max(synced_end, dense_from) or (None if settings.compact else 0)
         known_end = synced_end if clean is not None else max(synced_end, high_watermark)
-        epochs, end_offset, producers = _recover(
+        epochs, end_offset, producers, gap_end = _recover(
             disk, directory, segments, epochs or LeaderEpochs(), recovery_point, dense_from, compacted, synced_end,
             known_end, replicated,
         )  # fmt: skip
@@ -118,6 +121,9 @@ def open_log(
     if cleaner_offset is not None and segments[0].base_offset <= cleaner_offset <= end_offset:
         # Otherwise these are not the files that were compacted, and the whole log is dirty.
         opened.first_dirty_offset = cleaner_offset
+    if gap_end > opened.first_dirty_offset and cleaner_offset is not None:
+        # The next recovery must accept the same gaps: it would discard everything after them.
+        opened.first_dirty_offset = gap_end
     return opened
 
 
@@ -215,10 +221,11 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
 def _recover(
     disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int,
     dense_from: int | None, compacted: bool, synced_end: int, known_end: int, replicated: bool,
-) -> tuple[LeaderEpochs, int, Producers | None]:  # fmt: skip
+) -> tuple[LeaderEpochs, int, Producers | None, int]:  # fmt: skip
     """Check the segments from the recovery point on, truncate damage, rebuild the derived files.
 
-    Return the leader epochs, the log end offset and the producer state, which is None if it must be loaded again.
+    Return the leader epochs, the log end offset, the producer state, which is None if it must be loaded again, and the
+    end of the last gap between segments that compaction has left.
     Offsets below ``known_end`` were assigned: batches without records fill those that are missing. Damage below
     ``synced_end`` truncates only its segment, because the following segments were synced and are kept. A
     ``replicated`` log is truncated at the first missing or damaged batch, because other replicas have the lost ones.
@@ -247,16 +254,19 @@ def _recover(
         segment.indexes_unverified = True
         if not replicated:
             check_sealed(disk, segment, following.base_offset, epochs, may_skip=may_skip(segment))
-    end_offset = segments[first].base_offset if segments else 0
+    end_offset, gap_end = segments[first].base_offset if segments else 0, 0
     for number in range(first, len(segments)):
         segment = segments[number]
         gap = segment.base_offset - end_offset
-        is_lost = gap > 0 and number > first and replicated and not compacted
+        # Compaction deletes a segment that has no batches left. A file without any has lost them in a power failure.
+        is_emptied = compacted and dense_from is None and number > first and not segments[number - 1].size_bytes
+        is_lost = gap > 0 and number > first and (is_emptied or (replicated and not compacted))
         if gap < 0 or is_lost or (gap > 0 and dense_from is not None and end_offset >= dense_from):
             _drop(segments, number, f"it should start at offset {end_offset}")
             break
         if gap > 0 and not compacted and number > first:
             fill_gap(disk, segments[number - 1], end_offset, segment.base_offset, max(epochs.latest, 0))
+        gap_end = segment.base_offset if gap > 0 and compacted else gap_end
         inside_from = None if compacted else dense_from
         scan = _Scan(segment, segments[number + 1 :], epochs, producers, replay_from, inside_from)
         scan.run(disk)
@@ -284,7 +294,7 @@ def _recover(
         # batches that do not exist: in a compacted log they would look like epochs whose first batches were removed.
         disk.write_file(os.path.join(directory, EPOCHS_FILE), epochs.to_text().encode(), sync=True)
     _sync_recovered(disk, directory, segments[first:])
-    return epochs, end_offset, known_producers
+    return epochs, end_offset, known_producers, gap_end
 
 
 def _sync_recovered(disk: Disk, directory: str, segments: list[Segment]) -> None:

@@ -48,11 +48,11 @@ def new_disk() -> MemoryDisk:
 
 def open_at(
     disk: Disk, settings: TopicSettings, *, clean: CleanStop | None = None, recovery_point: int = 0,
-    log_start: int = 0, high_watermark: int = 0, replicated: bool = False,
+    log_start: int = 0, high_watermark: int = 0, replicated: bool = False, cleaner_offset: int = 0,
 ) -> Log:  # fmt: skip
     return open_log(
         disk, FOLDER, NAME, settings, clean=clean, recovery_point=recovery_point, log_start_offset=log_start,
-        high_watermark=high_watermark, replicated=replicated,
+        high_watermark=high_watermark, replicated=replicated, cleaner_offset=cleaner_offset,
     )  # fmt: skip
 
 

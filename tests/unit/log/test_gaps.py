@@ -193,3 +193,39 @@ def test_sealed_segments_of_a_compacted_topic_may_end_early() -> None:
     disk.damage(f"{FOLDER}/{base:020d}.log", lambda data: data[:second])
     opened = open_at(disk, topic(segment_bytes=600, cleanup_policy="compact"), recovery_point=40)
     assert all(read_header(data).record_count for data in contents(opened))
+
+
+COMPACTED = topic(segment_bytes=600, index_interval_bytes=100, cleanup_policy="compact")
+
+
+@pytest.mark.parametrize("recovery_point", [0, 10, 40])
+def test_compacted_log_of_several_replicas_ends_at_the_first_lost_record(recovery_point: int) -> None:
+    """A power failure lost a part of a segment that was not synced, and kept a later one."""
+    original = new_disk()
+    log, _ = sealed_log(original)
+    before = contents(log)
+    for segment in log.segments:
+        for end in range(0, original.file_size(segment.path(".log")) or 0, 47):
+            disk = original.crash(Random(0), keep="process")
+            disk.damage(segment.path(".log"), lambda data, end=end: data[:end])
+            opened = open_at(disk, COMPACTED, recovery_point=recovery_point, replicated=True)
+            left = contents(opened)
+            assert left == before[: len(left)]
+            assert segment.base_offset <= opened.log_end_offset == 2 * len(left) < 40
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_next_recovery_of_a_compacted_log_finds_the_same_records(keep: int) -> None:
+    """The first recovery has no recovery point and accepts gaps, the second one has a recovery point before the gap."""
+    disk = new_disk()
+    log, _ = sealed_log(disk)
+    path = log.segments[1].path(".log")
+    size_bytes = read_header(disk.read_file(path) or b"").size_bytes
+    disk.damage(path, lambda data: data[: keep * size_bytes])
+    first = open_at(disk, COMPACTED)
+    left = contents(first)
+    assert first.log_end_offset == (40 if keep else log.segments[1].base_offset), "no compaction leaves an empty file"
+    again = open_at(
+        disk, COMPACTED, recovery_point=log.segments[1].base_offset, cleaner_offset=first.first_dirty_offset
+    )  # fmt: skip
+    assert contents(again) == left
