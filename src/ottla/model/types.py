@@ -62,6 +62,23 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def network_of(host: str) -> str:
+    """Return the addresses that the owner of this one has, too: of IPv6 the first 64 bits. Another text is returned.
+
+    >>> [network_of(host) for host in ("10.0.0.1", "::ffff:10.0.0.1", "2001:db8::1:2:3:4", "fe80::1%eth0", "?")]
+    ['10.0.0.1', '10.0.0.1', '2001:db8::', 'fe80::', '?']
+    """
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
+
+
 def topic_id_text(topic_id: bytes) -> str:
     """Return a topic id as Kafka prints it: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

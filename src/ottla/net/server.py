@@ -6,8 +6,8 @@ callbacks after them. At the end of a turn, 1 files are written and 2 replies ar
 nothing is acknowledged that is not in a file.
 
 A connection is *fresh* until its client has authenticated, or has sent a request where no login is needed. Any machine
-can open such connections, so they must not keep others out: when a limit is reached, the oldest fresh connection is
-closed for the new one. Connections that are not fresh are only closed for those of other brokers.
+can open such connections, so they must not keep others out: when a limit is reached, a fresh connection is closed for
+the new one (`fresh.py`). Connections that are not fresh are only closed for those of other brokers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ottla.env.log_limit import LogLimit
 from ottla.env.metrics import Histogram
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler
+from ottla.net.fresh import FreshConnections
 from ottla.net.network import Listener, Network, SocketNetwork
 from ottla.net.tls import TlsServer
 
@@ -90,8 +91,7 @@ class Server:
         self.unready: dict[Connection, float] = {}
         #: called for each connection that is admitted
         self.on_admitted: Callable[[Connection], None] | None = None
-        #: fresh connections, in the order in which they were accepted
-        self.fresh: dict[Connection, None] = {}
+        self.fresh: FreshConnections[Connection] = FreshConnections()
         #: those that were closed for new ones
         self.evicted_connections = 0
         #: those of them whose descriptors are still in use
@@ -163,7 +163,7 @@ class Server:
             )  # fmt: skip
             return False
         self.connections[connection] = None
-        self.fresh[connection] = None
+        self.fresh.add(connection)
         self.accepted += 1
         connection.number = self.accepted
         self._per_host[host] += 1
@@ -204,25 +204,25 @@ class Server:
         return above
 
     def _evict_fresh(self, listener: str | None, host: str | None) -> bool:
-        """Close the oldest fresh connection, of a listener and of an address if they are given; False if none is."""
-        for each in self.fresh:
-            if listener in (None, each.listener) and host in (None, each.peer_host):
-                self.evicted_connections += 1
-                log.warning(
-                    "connection closed for a new one, it has not authenticated or sent a request peer=%s listener=%s",
-                    each.peer_host, each.listener,
-                )  # fmt: skip
-                each.abort()
-                self.forget(each)  # now, so that it does not count any more
-                self._leaving.add(each)
-                return True
-        return False
+        """Close a fresh connection, of a listener and of an address if they are given; return False if none is."""
+        found = self.fresh.next_to_leave(listener, host)
+        if found is None:
+            return False
+        self.evicted_connections += 1
+        log.warning(
+            "connection closed for a new one, it has not authenticated or sent a request peer=%s listener=%s",
+            found.peer_host, found.listener,
+        )  # fmt: skip
+        found.abort()
+        self.forget(found)  # now, so that it does not count any more
+        self._leaving.add(found)
+        return True
 
     def first_handler(self, handle: Handler) -> Handler:
         """Return the handler of new connections that need no login: after their first request they are not fresh."""
 
         def handle_first(connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int) -> None:
-            self.fresh.pop(connection, None)
+            self.fresh.discard(connection)
             connection.exchange_handler(handle)
             handle(connection, buffer, view, start, end)
 
@@ -249,7 +249,7 @@ class Server:
         if connection not in self.connections:
             return
         del self.connections[connection]
-        self.fresh.pop(connection, None)
+        self.fresh.discard(connection)
         self.unready.pop(connection, None)
         self._per_listener[connection.listener] -= 1
         self._per_host[connection.peer_host] -= 1
@@ -266,7 +266,7 @@ class Server:
         """The client has completed its handshake, and its login if the listener needs one."""
         self.unready.pop(connection, None)
         if connection.listener in self._begin:
-            self.fresh.pop(connection, None)
+            self.fresh.discard(connection)
 
     def _end_unready(self) -> None:
         now = self.monotonic()

@@ -524,6 +524,20 @@ def test_oldest_connection_without_a_request_is_closed_for_a_new_one(limits: Con
     assert fixture.server.refused_connections == 1
 
 
+@pytest.mark.parametrize("flood", [["10.0.0.9"], ["2001:db8::1", "2001:db8::2", "2001:db8::3"]])
+def test_many_connections_of_one_network_leave_those_of_others_alone(flood: list[str]) -> None:
+    fixture = Fixture(LIMITS._replace(total=6, per_host=100))
+    slow = [fixture.client(host=host) for host in ("10.0.0.1", "2001:db8:0:1::1")]
+    attackers = [fixture.client(host=flood[number % len(flood)]) for number in range(30)]
+    slow.append(fixture.client(host="10.0.0.2"))
+    assert [each.transport.ended for each in slow] == [""] * 3
+    assert [each.transport.ended for each in attackers] == ["aborted"] * 27 + [""] * 3
+    assert len(fixture.server.fresh) == 6
+    for each in slow:
+        each.feed(framed(ONE))
+    assert len(fixture.server.fresh) == 3
+
+
 def test_incomplete_request_does_not_keep_a_connection() -> None:
     fixture = Fixture(LIMITS._replace(total=1))
     slow = fixture.client()
