@@ -13,7 +13,7 @@ from starlette.types import Message, Receive
 from ottla.rest.errors import BYTES_EXCEEDED
 from ottla.rest.settings import RestSettings
 from ottla.web.app import Handler, HttpError, Operation
-from ottla.web.rates import Rates
+from ottla.web.rates import Rates, network_of_client
 
 
 class ByteRates:
@@ -56,7 +56,7 @@ class ByteRates:
 def client_key(request: Request) -> str:
     """Return what the bytes of a client are counted by: the name of its user, else its address."""
     name = getattr(request.scope.get("identity"), "name", "")
-    return f"user {name}" if name else f"address {request.client.host if request.client else ''}"
+    return f"user {name}" if name else f"address {network_of_client(request)}"
 
 
 def _exceeded(wait_s: float) -> HttpError:

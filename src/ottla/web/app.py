@@ -21,9 +21,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from ottla.env.log_limit import LogLimit
 from ottla.web.http10 import WholeAnswer
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 #: bytes of a request's body, unless the operation has its own limit
 BODY_BYTES_MAX: Final = 2 << 20

@@ -14,10 +14,11 @@ in a few threads. Checks of the same credentials at the same time are done once,
 holds for a short time. The table of these results has keyed hashes, no passwords. A wrong password of a known user
 takes as long as that of an unknown one.
 
-Failures. Each address has a budget of failures; when it is used up, the client gets 429 until some time has passed.
-Requests with credentials that were checked a short time ago are not affected, and a user who has logged in from the
-same address before has a budget of its own. Checks wait for a thread in a fair order (`check_queue.py`), so that wrong
-passwords from several addresses do not keep valid users out. No log, error or repr shows a password or a token.
+Failures. Each address, of IPv6 its first 64 bits, has a budget of failures; when it is used up, the client gets 429
+until some time has passed. Requests with credentials that were checked a short time ago are not affected, and a user
+who has logged in from the same address before has a budget of its own. Checks wait for a thread in a fair order
+(`check_queue.py`), so that wrong passwords from several addresses do not keep valid users out. No log, error or repr
+shows a password or a token.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
 
+from ottla.env.log_limit import LogLimit
 from ottla.model.errors import StartError
 from ottla.security.errors import AuthenticationFailed, KeysBeingRead, SecurityConfigError
 from ottla.security.password_hashes import UsersFile
 from ottla.security.principals import SslPrincipalMapper
 from ottla.web.app import HttpError
 from ottla.web.check_queue import CheckQueue, Sender, TrustedSenders
-from ottla.web.rates import Rates
+from ottla.web.rates import Rates, network_of_client
 from ottla.web.settings import WebSettings
 
 # cryptography and PyJWT have 15 MB and take 0.1 s: services without tokens and certificates do not load them.
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from ottla.security.token_keys import TokenKeys
 
 log = logging.getLogger(__name__)
+log.addFilter(LogLimit())
 
 #: threads that compute hashes, threads that log in to the cluster, and checks that wait for one of them
 _THREADS: Final = 2
@@ -227,7 +230,7 @@ class Authenticator:
         key = hashlib.blake2b(credentials.encode(), key=self._secret, digest_size=32).digest()
         if (known := self._find(key)) is not None:
             return known
-        sender = Sender(request.client.host if request.client is not None else "", name)
+        sender = Sender(network_of_client(request), name)
         budget = "\0".join(sender) if sender in self._trusted else sender.address
         if (wait_s := self._failures.wait_s(budget)) > 0:
             headers = {"retry-after": str(int(wait_s) + 1)}

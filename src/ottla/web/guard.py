@@ -15,7 +15,7 @@ from ottla.web.hosts import Hosts
 from ottla.web.metrics import NO_OPERATION, HttpMetrics
 from ottla.web.openapi import operation_id
 from ottla.web.origins import Origins
-from ottla.web.rates import Rates
+from ottla.web.rates import Rates, network_of_client
 from ottla.web.settings import WebSettings
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -70,7 +70,7 @@ def _client_of(request: Request) -> str:
     identity = request.scope.get("identity")
     if isinstance(identity, Identity) and identity.name:
         return f"user {identity.name}"
-    return "" if request.client is None else request.client.host
+    return network_of_client(request)
 
 
 def state_operations(metrics: HttpMetrics, health: Callable[[], str | None]) -> list[Operation]:

@@ -7,6 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from starlette.requests import Request
+
+from ottla.model.types import network_of
+
 _KEYS_MAX: Final = 10_000
 
 
@@ -44,3 +48,8 @@ class Rates:
             return self._burst
         tokens, at = found
         return min(self._burst, tokens + (self._now() - at) * self._per_s)
+
+
+def network_of_client(request: Request) -> str:
+    """Return what limits of addresses count by: the address, of IPv6 its first 64 bits. Empty if it is not known."""
+    return "" if request.client is None else network_of(request.client.host)

@@ -255,6 +255,19 @@ def test_failures_of_one_address_are_limited(users: dict[str, str]) -> None:
     asyncio.run(check())
 
 
+def test_addresses_of_one_network_share_a_budget_of_failures(users: dict[str, str]) -> None:
+    async def check() -> None:
+        checked = Checked({**users, "authentication.failures.per.minute": "5"})
+        statuses = [(await checked.refused(basic("eve", "x"), peer=f"2001:db8::{each}")).status for each in range(1, 8)]
+        assert statuses == [401] * 5 + [429] * 2
+        # The addresses of IPv4 on a listener for both are not one network.
+        assert (await checked.refused(basic("eve", "x"), peer="2001:db8:0:1::1")).status == 401
+        for number in range(1, 8):
+            assert (await checked.refused(basic("eve", "x"), peer=f"::ffff:10.0.0.{number}")).status == 401
+
+    asyncio.run(check())
+
+
 def test_tokens(tokens: dict[str, str]) -> None:
     async def check() -> None:
         checked = Checked(tokens)
