@@ -120,8 +120,9 @@ class SimulatedEnsemble:
         self._answers_to_lose: dict[str, bool] = {}
         #: clients whose server lags: since when, and by how many seconds
         self._lags: dict[str, tuple[float, float]] = {}
-        #: earlier trees, with the time and the number of the change that made each, while a server lags
-        self._past: list[tuple[float, int, _Tree]] = []
+        #: earlier trees, with the time and the number of the change that made each, and the change itself, while a
+        #: server lags
+        self._past: list[tuple[float, int, _Tree, list[Changed]]] = []
 
     # -- for tests ------------------------------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ class SimulatedEnsemble:
         """Let the server of the client apply changes this much later, from now on."""
         self._note(f"server lags client={client} seconds={seconds:.3f}")
         if not self._lags:
-            self._past = [(self._loop.time(), self._change, self._tree.copy())]
+            self._past = [(self._loop.time(), self._change, self._tree.copy(), [])]
         self._lags.setdefault(client, (self._loop.time(), seconds))
 
     def catch_up(self, client: str) -> None:
@@ -226,8 +227,12 @@ class SimulatedEnsemble:
             return self._change, work(self._tree)
         since_s, lag_s = self._lags[client]
         until_s = max(since_s, self._loop.time() - lag_s)
-        _, change, tree = [each for each in self._past if each[0] <= until_s][-1]
+        _, change, tree, _ = [each for each in self._past if each[0] <= until_s][-1]
         return change, work(tree)
+
+    def changes_after(self, change: int) -> list[tuple[int, list[Changed]]]:
+        """Return the changes after one that a lagging server has applied last."""
+        return [(number, changes) for _, number, _, changes in self._past if number > change]
 
     def lag_of(self, client: str) -> float:
         """Return how much later the client's server applies changes."""
@@ -320,7 +325,7 @@ class SimulatedEnsemble:
     def _publish(self, changes: list[Changed]) -> None:
         self._change += 1
         if self._lags:
-            self._past.append((self._loop.time(), self._change, self._tree.copy()))
+            self._past.append((self._loop.time(), self._change, self._tree.copy(), changes))
         for store in self._stores.values():
             if store.connected:
                 store.receive_changes(self._change, changes)
@@ -531,7 +536,11 @@ class SimulatedStore:
     def establish(self, session_id: int) -> None:
         self.connected = True
         if self._session.session_id == 0:  # the first session of this store
-            self.receive_tree(*self._ensemble.read(self.client, partial(_Tree.load, prefix=ROOT)))
+            change, nodes = self._ensemble.read(self.client, partial(_Tree.load, prefix=ROOT))
+            self.receive_tree(change, nodes)
+            if self._ensemble.lag_of(self.client):
+                for number, changes in self._ensemble.changes_after(change):
+                    self.receive_changes(number, changes)
         self._set_session(Session(session_id, SessionState.ESTABLISHED))
 
     def expire(self) -> None:

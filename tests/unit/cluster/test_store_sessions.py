@@ -318,3 +318,20 @@ def faulty_run(seed: int) -> list[str]:
 def test_same_seed_gives_the_same_run() -> None:
     assert faulty_run(7) == faulty_run(7) != faulty_run(8)
     assert len(faulty_run(7)) > 30
+
+
+def test_process_that_starts_at_a_lagging_server_sees_the_later_changes_too() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        writer = await place.open_client("writer")
+        place.ensemble.lag("reader", 2.0)
+        await writer.multi([Create("/a")])
+        reader = await place.open_client("reader")
+        assert await reader.get("/a") is None, "its server has not applied the change"
+        seen: list[str] = []
+        await reader.watch("/", lambda changes: seen.extend(path for path, _ in changes))
+        await asyncio.sleep(5)
+        assert "/a" in seen
+
+    place.run(main())
