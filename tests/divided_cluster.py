@@ -30,6 +30,7 @@ from ottla.wire.messages.create_topics import (
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 SWITCH = "OTTLA_DIVIDED"
@@ -37,6 +38,8 @@ SWITCH = "OTTLA_DIVIDED"
 TRANSACTIONS, LEADER, GROUPS = 1, 2, 3
 _KINDS = {TRANSACTIONS: 1, GROUPS: 0}
 _WAIT_S = 60.0
+#: ListOffsets: the end of the log
+_LATEST = -1
 #: a single broker's; those of a cluster are chosen here
 _OWN_SETTINGS = ("listeners", "advertised.listeners", "metrics.listener")
 _SETTINGS = {
@@ -76,8 +79,8 @@ class DividedCluster:
 
     @property
     def data(self) -> str:
-        """Return the directory of the broker that leads the topics."""
-        return self._brokers[LEADER].data
+        """Return the directory that holds those of the brokers."""
+        return str(self._cluster.data)
 
     @property
     def pid(self) -> int:
@@ -89,8 +92,11 @@ class DividedCluster:
         return all(broker.running for broker in self._brokers.values())
 
     def launch(self) -> None:
+        """Start all brokers. Return when they lead their partitions, as a single broker does when it is started."""
         for broker in self._brokers.values():
             broker.launch()
+        for number, broker in self._brokers.items():
+            _await_leader(number, broker.bootstrap)
 
     def kill(self) -> None:
         for broker in self._brokers.values():
@@ -185,6 +191,27 @@ def _await_coordinator(bootstrap: str, kind: int) -> None:
         while client.ask(FindCoordinatorRequest(key="any", key_type=kind), 1).error_code:
             assert time.monotonic() < deadline, "there is no coordinator"
             time.sleep(0.02)
+
+
+def _await_leader(number: int, bootstrap: str) -> None:
+    """Return when the broker answers for all partitions whose only replica it has."""
+    deadline = time.monotonic() + _WAIT_S
+    with RawClient(bootstrap) as client:
+        while not _leads_own_partitions(number, client):
+            assert time.monotonic() < deadline, f"broker {number} does not lead its partitions"
+            time.sleep(0.02)
+
+
+def _leads_own_partitions(number: int, client: RawClient) -> bool:
+    topics = [
+        ListOffsetsTopic(name=topic.name, partitions=[
+            ListOffsetsPartition(partition_index=row.partition_index, timestamp=_LATEST)
+            for row in topic.partitions if list(row.replica_nodes) == [number]
+        ])
+        for topic in client.ask(MetadataRequest(topics=None), 9).topics
+    ]  # fmt: skip
+    answer = client.ask(ListOffsetsRequest(replica_id=-1, isolation_level=1, topics=topics), 7)
+    return all(row.error_code == 0 for topic in answer.topics for row in topic.partitions)
 
 
 def route_raw_clients(cls: type[RawClient], address: str, **options: Any) -> RawClient:

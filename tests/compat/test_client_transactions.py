@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from drivers import CODECS, DEADLINE_S, Place, Record, Refused
+from drivers import CODECS, DEADLINE_S, Place, Record, Refused, await_group_offsets
 from drivers.aio_transactions import AiokafkaTransactions
 from drivers.confluent import Confluent
 from drivers.confluent_transactions import ConfluentTransactions
@@ -245,7 +245,7 @@ def test_consume_transform_produce_does_each_record_once(
         if done >= 20:
             break
     _mark_ends(writer, output, 1)
-    assert client.group_offsets(group) == {Place(topic, 0): 20}
+    await_group_offsets(client, group, {Place(topic, 0): 20})
     for found in _read_by_all(broker, output, 1, read_committed=True):
         assert found == {0: [b"done %d" % number for number in range(20)]}
 
@@ -278,7 +278,7 @@ def test_member_of_an_older_generation_cannot_commit_in_a_transaction(
         producer.begin()
         producer.send_offsets({Place(topic, 0): 1}, producer.standing(first), group)
         producer.commit()
-        assert client.group_offsets(group) == {Place(topic, 0): 1}
+        await_group_offsets(client, group, {Place(topic, 0): 1})
     finally:
         for member in (first, second):
             member.close()
@@ -381,7 +381,7 @@ def test_offsets_of_an_open_transaction_survive_a_restart(
     broker.launch()
     # librdkafka 2.16 would hang if it sent more offsets now, also at Kafka.
     producer.commit()
-    assert _CLIENTS["confluent"](broker.bootstrap).group_offsets(group) == {Place(topic, 0): 3}
+    await_group_offsets(_CLIENTS["confluent"](broker.bootstrap), group, {Place(topic, 0): 3})
     gc.collect()
 
 

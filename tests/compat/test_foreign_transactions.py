@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers import DEADLINE_S, Place, Record
+from drivers import DEADLINE_S, Place, Record, await_group_offsets
 from drivers.confluent import Confluent
 from drivers.confluent_transactions import ConfluentTransactions
 from drivers.franz_go import FranzGo
@@ -157,9 +157,9 @@ def test_kafka_reads_our_records_of_transactions(
     while "CompleteAbort" not in tools_run(tools, ("describe", "--transactional-id", unused_name))[0]:
         assert time.monotonic() < deadline, "the last transaction is not complete"
         time.sleep(0.1)
-    files = sorted(str(path) for path in Path(broker.data).glob("__transaction_state-*/*.log"))
-    data = sorted(str(path) for path in Path(broker.data).glob(f"{unused_name}-0/*.log"))
-    indexes = sorted(str(path) for path in Path(broker.data).glob(f"{unused_name}-0/*.txnindex"))
+    files = sorted(str(path) for path in Path(broker.data).rglob("__transaction_state-*/*.log"))
+    data = sorted(str(path) for path in Path(broker.data).rglob(f"{unused_name}-0/*.log"))
+    indexes = sorted(str(path) for path in Path(broker.data).rglob(f"{unused_name}-0/*.txnindex"))
     dumped = tools.run_tool(DUMP_LOG, ["--files", ",".join(files), "--transaction-log-decoder"])
     formatted = tools.read_state("__transaction_state", unused_name, TRANSACTION_FORMATTER)
     assert dumped.returncode == 0, dumped.stderr
@@ -216,7 +216,7 @@ def test_franz_go_copies_in_a_session_and_fences(
     assert found == {"copied": [20, 20], "described": ["Ongoing", True], "listed": "Ongoing"}
     copied = [b"%d" % number for number in range(20)]
     assert _committed(broker.bootstrap, target) == [*copied, b"of %s-fenced" % unused_name.encode()]
-    assert ConfluentTransactions(broker.bootstrap).group_offsets(unused_name) == {Place(source, 0): 20}
+    await_group_offsets(ConfluentTransactions(broker.bootstrap), unused_name, {Place(source, 0): 20})
 
 
 def test_franz_go_aborts_an_empty_transaction_right_after_a_commit(
@@ -245,4 +245,4 @@ def test_kafkajs_commits_and_aborts_with_offsets(
 
     kafkajs.transact(group, step("commit", 1), step("abort", 2), step("commit", 3), step("abort", 4))
     assert _committed(bootstrap, target) == [b"commit 1", b"commit 3"]
-    assert ConfluentTransactions(bootstrap).group_offsets(group) == {Place(source, 0): 3}
+    await_group_offsets(ConfluentTransactions(bootstrap), group, {Place(source, 0): 3})

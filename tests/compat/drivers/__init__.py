@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -189,3 +190,15 @@ class FullGroupAdmin(GroupAdmin, Protocol):
     def delete_group(self, group: str) -> None: ...
 
     def set_group_offsets(self, group: str, offsets: Mapping[Place, int]) -> None: ...
+
+
+def await_group_offsets(groups: GroupAdmin, group: str, wanted: Mapping[Place, int]) -> None:
+    """Return when these are the committed offsets of the group.
+
+    EndTxn is answered before the marker is written where the offsets are, as in Kafka. If that is another broker than
+    the transaction's coordinator, its clients see the offsets a moment after the commit.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := groups.group_offsets(group)) != wanted:
+        assert time.monotonic() < deadline, f"the group has committed {found} instead of {wanted}"
+        time.sleep(0.02)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -33,7 +34,7 @@ func transaction(ctx context.Context, arguments []string) error {
 
 func copyAll(ctx context.Context, bootstrap, from, to, name string) ([]int, error) {
 	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(bootstrap), kgo.TransactionalID(name), kgo.ConsumerGroup(name), kgo.ConsumeTopics(from),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.TransactionalID(name), kgo.ConsumerGroup(name), kgo.ConsumeTopics(from),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic(to), kgo.FetchMaxWait(200*time.Millisecond),
 	)
@@ -75,7 +76,7 @@ func fence(ctx context.Context, bootstrap, topic, name string, out map[string]an
 	start := func() (*kgo.Client, error) {
 		for {
 			// The id is free when what its last owner left open is aborted; a client does not ask twice.
-			client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.TransactionalID(name), kgo.DefaultProduceTopic(topic))
+			client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.TransactionalID(name), kgo.DefaultProduceTopic(topic))
 			if err != nil {
 				return nil, err
 			}
@@ -142,7 +143,7 @@ func abortEmpty(ctx context.Context, arguments []string) error {
 
 func commitThenAbort(ctx context.Context, bootstrap, topic, name string, record *kgo.Record) (int16, error) {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap), kgo.TransactionalID(name), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.TransactionalID(name), kgo.DefaultProduceTopic(topic), kgo.ProducerLinger(0),
 	)
 	if err != nil {
 		return 0, err
