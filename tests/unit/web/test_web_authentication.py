@@ -286,6 +286,24 @@ def test_tokens(tokens: dict[str, str]) -> None:
     asyncio.run(check())
 
 
+def test_wrong_tokens_do_not_keep_users_of_the_same_address_out(tokens: dict[str, str]) -> None:
+    async def check() -> None:
+        checked = Checked({**tokens, "authentication.failures.per.minute": "5"})
+        await checked.ask(f"Bearer {token()}")
+        wrong = [token(OTHER_KEY, sub="eve", exp=int(time.time()) + number) for number in range(100, 108)]
+        statuses = [(await checked.refused(f"Bearer {each}")).status for each in wrong]
+        assert statuses == [401] * 5 + [429] * 3
+        checked.now += authentication.CACHE_S
+        assert (await checked.refused("Bearer x.y.z")).status == 401
+        assert [(await checked.refused("Bearer x.y.z")).status for _ in range(5)][-1] == 429
+        # The same user with the same token after the time of the cache, and with a new token.
+        for lifetime_s in (600, 700):
+            found = await checked.ask(f"Bearer {token(exp=int(time.time()) + lifetime_s)}")
+            assert found is not None and found.name == "ann"
+
+    asyncio.run(check())
+
+
 def test_keys_of_the_issuer_are_read_over_https_with_an_authority_of_the_truststore(tmp_path: Path) -> None:
     async def check() -> None:
         with TokenIssuer(tmp_path) as issuer:
