@@ -31,7 +31,7 @@ import json
 import logging
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -62,6 +62,8 @@ log.addFilter(LogLimit())
 _THREADS: Final = 2
 _LOGIN_THREADS: Final = 8
 _WAITING_MAX: Final = 64
+#: checks of one user who has logged in before that come first; a user has one or two passwords
+_TRUSTED_CHECKS_MAX: Final = 2
 #: how long a successful check holds
 CACHE_S: Final = 60.0
 _CACHE_MAX: Final = 10_000
@@ -140,6 +142,7 @@ class Authenticator:
         self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
         #: checks that wait or are in progress, by the same hash
         self._checks: dict[bytes, asyncio.Future[Identity | None]] = {}
+        self._checks_of: Counter[Sender] = Counter()
         self._waiting: CheckQueue[_Waiting] = CheckQueue(_WAITING_MAX)
         self._trusted = TrustedSenders(now)
         self._idle_threads = _THREADS if self._users is not None else _LOGIN_THREADS
@@ -266,13 +269,22 @@ class Authenticator:
             running = self._checks[key] = asyncio.get_running_loop().create_future()
             users = None if self._users is None else self._users.users
             running.add_done_callback(lambda done: self._remember(key, done, users))
-            lost = self._waiting.add(_Waiting(check, running), sender.address, is_trusted=sender in self._trusted)
+            # A user who sends many wrong passwords at once does not come first with all of them.
+            is_trusted = sender in self._trusted and self._checks_of[sender] < _TRUSTED_CHECKS_MAX
+            self._checks_of[sender] += 1
+            running.add_done_callback(lambda _: self._forget_check_of(sender))
+            lost = self._waiting.add(_Waiting(check, running), sender.address, is_trusted=is_trusted)
             if lost is not None:
                 reason = "too many clients authenticate at the same time"
                 lost.result.set_exception(HttpError(503, 503, reason, {"retry-after": "1"}))
             self._start_checks()
         # A client that disconnects does not end the check for the others.
         return await asyncio.shield(running)
+
+    def _forget_check_of(self, sender: Sender) -> None:
+        self._checks_of[sender] -= 1
+        if not self._checks_of[sender]:
+            del self._checks_of[sender]
 
     def _start_checks(self) -> None:
         """Give checks that wait to threads that are idle."""

@@ -236,6 +236,35 @@ def test_user_who_has_logged_in_before_gets_in_from_the_address_of_an_attacker(u
     asyncio.run(check())
 
 
+def test_wrong_passwords_of_a_user_who_has_logged_in_before_do_not_keep_others_out(
+    users: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Semaphore(1)
+
+    def is_password(self: PasswordHash, password: bytes) -> bool:
+        assert gate.acquire(timeout=60)
+        return password in (b"s3cret:1", "pässwörd".encode())
+
+    monkeypatch.setattr(PasswordHash, "is_password", is_password)
+
+    async def check() -> None:
+        checked = Checked(users)
+        await checked.ask(basic("ann", "s3cret:1"))
+        wrong = [asyncio.create_task(checked.refused(basic("ann", f"{number}"))) for number in range(80)]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(checked.ask(basic("bob", "pässwörd"), peer="10.0.1.1"))
+        await asyncio.sleep(0)
+        for _ in range(10):
+            gate.release()
+        assert await other == Identity("bob")
+        for _ in range(80):
+            gate.release()
+        assert {each.status for each in await asyncio.gather(*wrong)} == {401, 503}
+        assert not checked.made._checks_of
+
+    asyncio.run(check())
+
+
 def test_failures_of_one_address_are_limited(users: dict[str, str]) -> None:
     async def check() -> None:
         checked = Checked({**users, "authentication.failures.per.minute": "5"})
