@@ -12,7 +12,7 @@ from ottla.env import metrics_server
 from ottla.env.metrics_server import CONNECTIONS_PER_HOST_MAX, REQUEST_BYTES_MAX, MetricsServer
 from ottla.model.types import Endpoint
 
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Fixture:
@@ -91,6 +91,17 @@ def test_status_of_a_request(request_line: bytes, status: bytes) -> None:
         assert status_of(answer) == status
         if request_line.startswith(b"HEAD"):
             assert answer.endswith(b"\r\n\r\n")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [(b"localhost:9404", b"200"), (b"[::1]", b"200"), (b"evil.example", b"403"), (b"a\r\nHost: localhost", b"403")],
+)
+def test_server_on_loopback_answers_no_web_page_of_another_host(host: bytes, status: bytes) -> None:
+    async def scenario(fixture: Fixture) -> None:
+        assert status_of(await fixture.ask(b"GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n" % host)) == status
 
     run(scenario)
 
