@@ -18,7 +18,7 @@ _DELETED_WITHIN_S = 20.0
 
 
 class Deletions:
-    """The log starts that brokers have answered."""
+    """What clients have asked brokers to delete, and the log starts that were the answers."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -26,6 +26,22 @@ class Deletions:
         self.acknowledged: dict[Place, int] = {}
         #: by partition: the highest log start that was the answer to DeleteRecords
         self.log_starts: dict[Place, int] = {}
+        #: by partition: the highest offset below which a client has asked to delete the records
+        self._asked: dict[Place, int] = {}
+
+    def ask(self, place: Place, offset: int) -> None:
+        """A client asks to delete the records before an offset, which is not above the high watermark."""
+        self._world.history.delete(place, offset)
+        self._asked[place] = max(offset, self._asked.get(place, 0))
+
+    def is_follower_start(self, place: Place, start: int, leader_start: int) -> bool:
+        """Return whether the log of a follower that is in sync may start at this offset.
+
+        A leader that moves its log start and is replaced before all replicas have followed answers with an error, or
+        not at all. The replicas that have followed it keep their later log start, as in Kafka. The new leader does not
+        take it over, because it cannot tell such a follower from one that has lost the first segments of its log.
+        """
+        return start == leader_start or leader_start < start <= self._asked.get(place, 0)
 
     def log_start(self, place: Place) -> int:
         """Return the offset below which no record is returned any more."""
@@ -70,7 +86,7 @@ class RecordDeleter(Client):
         if last is None:
             return True
         offset = self.rng.randint(self.world.deletions.log_start(place), last + 1)
-        self.world.history.delete(place, offset)
+        self.world.deletions.ask(place, offset)
         rows = [DeleteRecordsPartition(partition_index=place.partition, offset=offset)]
         request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=place.topic, partitions=rows)], timeout=2000)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sim_client import Client, batch
-from sim_script import play
+from sim_script import play, until
 from sim_world import World
 
 from ottla.model.errors import ErrorCode
@@ -129,5 +129,28 @@ def test_replica_that_was_away_joins_only_without_the_deleted_records() -> None:
         while away not in state_of(world, place).isr:
             await asyncio.sleep(0.001)
         assert start_at(world, place, away) == COUNT, "it could be elected with the deleted records"
+
+    play(script)
+
+
+def test_only_a_deletion_that_was_asked_for_lets_a_follower_start_after_its_leader() -> None:
+    async def script(world: World) -> None:
+        _, place, leader = await produced(world)
+        replication: Any = world.replication
+        managers: dict[int, Any] = {number: host.broker.replicas for number, host in world.hosts.items() if host.broker}
+        replicas = {number: manager.find(*place) for number, manager in managers.items()}
+        await until(lambda: {each.high_watermark for each in replicas.values()} == {COUNT})
+        assert replication._differing_ends() == []
+        ahead = next(number for number in world.hosts if number != leader)
+        managers[ahead].follow_log_start(replicas[ahead], 4)
+        assert len(replication._differing_ends()) == 1, "nothing was to be deleted"
+        world.deletions.ask(place, 4)
+        assert replication._differing_ends() == []
+        managers[ahead].follow_log_start(replicas[ahead], 5)
+        assert len(replication._differing_ends()) == 1, "more was deleted than asked for"
+        world.deletions.ask(place, 6)
+        managers[leader].delete_records(replicas[leader], 6)
+        assert len(replication._differing_ends()) == 1, "the followers start before the leader"
+        await until(lambda: replication._differing_ends() == [])
 
     play(script)
