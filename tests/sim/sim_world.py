@@ -66,8 +66,8 @@ class VirtualRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._t = itertools.count()
-        #: by partition and offset: the events of an acknowledgement of acks=1
-        self._weak: dict[Place, dict[int, tuple[Event, Event]]] = {}
+        #: by partition: the events of the acknowledgements of acks=1. Two of them may have the same offset.
+        self._weak: dict[Place, list[tuple[Event, Event]]] = {}
         #: power failures of a cluster so far
         self.power_failures = 0
 
@@ -89,16 +89,18 @@ class VirtualRecorder(Recorder):
         """A record was acknowledged with acks=1: it may be lost with its leader."""
         self.sent(txn, value, offset=offset)
         self.ended(txn, Outcome.OK)
-        self._weak.setdefault(place, {})[offset] = self.events[-2], self.events[-1]
+        self._weak.setdefault(place, []).append((self.events[-2], self.events[-1]))
 
     def forget_weak(self, place: Place, is_lost: Callable[[int, str], bool]) -> None:
         """Forget the acknowledgements of acks=1 for the offsets and values that are lost."""
-        weak = self._weak.get(place, {})
-        for offset, (sent, ended) in list(weak.items()):
-            if is_lost(offset, sent["value"]):
+        remaining = []
+        for sent, ended in self._weak.get(place, ()):
+            if is_lost(sent["offset"], sent["value"]):
                 sent["offset"] = None
                 sent["outcome"] = ended["outcome"] = Outcome.UNKNOWN
-                del weak[offset]
+            else:
+                remaining.append((sent, ended))
+        self._weak[place] = remaining
 
 
 @dataclass

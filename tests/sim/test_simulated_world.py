@@ -11,13 +11,13 @@ import pytest
 from sim_host import SimulatedDisk
 from sim_loop import START_S, Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
-from sim_world import World
+from sim_world import VirtualRecorder, World
 
 from ottla.cluster.schema import state_path
 from ottla.cluster.store import Create, Node, Put
 from ottla.env.tasks import RESTART_S, Tasks
 from ottla.model.types import Endpoint
-from ottla.testing.history import Place
+from ottla.testing.history import Outcome, Place
 
 
 class Echo(asyncio.BufferedProtocol):
@@ -217,6 +217,19 @@ def test_change_of_a_partition_in_the_store_is_checked(
     world.ensemble.multi(store, [Put(state_path("t"), _state(*state), node.version)])
     assert list(world.violations) == ([violation] if violation else [])
     world.loop.close()
+
+
+def test_each_acknowledgement_of_one_offset_is_forgotten_if_its_record_is_lost() -> None:
+    """Another leader may acknowledge the offset of a record that it lacks, before the lost record is noticed."""
+    history, place = VirtualRecorder(), Place("events", 0)
+    history.init("p", "p")
+    for value in ("first", "second"):
+        txn = history.begin("p")
+        history.send(txn, place, value)
+        history.sent_weakly(txn, place, value, 25)
+    history.forget_weak(place, lambda offset, value: offset == 25 and value != "second")
+    sent = [(each["value"], each["offset"], each["outcome"]) for each in history.events if each["event"] == "sent"]
+    assert sent == [("first", None, Outcome.UNKNOWN), ("second", 25, Outcome.OK)]
 
 
 def test_broker_that_starts_without_the_store_waits_for_it() -> None:
