@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim_contents import CommittedContent
@@ -430,12 +431,22 @@ class ReplicationInvariants:
             start = max(replica.log.log_start_offset for replica in replicas.values())
             expected = _content(leader, start, leader.high_watermark)
             for number, replica in replicas.items():
+                self._check_epochs(f"{place}: broker {number}", replica.log)
                 if replica is not leader:
                     line = f"{place}: broker {number} and the leader {leader.broker_id}"
                     self._compare_replicas(line, expected, _content(replica, start, leader.high_watermark))
                     epochs = [_epochs(each, start, leader.high_watermark) for each in (replica, leader)]
                     if epochs[0] != epochs[1]:
                         self._say("epochs-differ", f"{line}: {epochs[0]}, {epochs[1]}")
+
+    def _check_epochs(self, line: str, its_log: Log) -> None:
+        """The leader epochs of a log are those of its batches."""
+        for header, _ in batches_of(its_log):
+            epoch = its_log.epochs.epoch_at(max(header.base_offset, its_log.log_start_offset))
+            if epoch != header.leader_epoch:
+                line = f"{line} has epoch {epoch} at offset {header.base_offset}"
+                self._say("epochs-differ", f"{line}, its batch has epoch {header.leader_epoch}")
+                return
 
     def _compare_replicas(self, line: str, expected: dict[int, bytes], found: dict[int, bytes]) -> None:
         for offset in sorted({*expected, *found}):
@@ -475,11 +486,9 @@ def _epochs(partition: Partition, start_offset: int, end_offset: int) -> list[tu
 
     A log that has deleted records may know or not know where the epochs of these records began.
     """
-    epochs: Any = partition.log.epochs
-    pairs = list(zip(epochs.epochs, epochs.starts, strict=True))
-    following = [start for _, start in pairs[1:]] + [end_offset]
+    known = partition.log.epochs
     return [
         (epoch, max(start, start_offset))
-        for (epoch, start), end in zip(pairs, following, strict=True)
+        for epoch, (start, end) in zip(known.epochs, pairwise([*known.starts, end_offset]), strict=True)
         if start < end_offset and end > start_offset
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim_client import Client
 from sim_fault_sequences import FaultSequences
-from sim_script import play, produce
+from sim_script import play, produce, until
 from sim_world import World
 
 from ottla.model.errors import ErrorCode
@@ -59,6 +59,32 @@ def test_replica_whose_power_failed_before_its_first_sync_is_not_in_sync_without
             if replica is not None and not is_refilled:
                 state = replication.store.view.topics[place.topic].partitions[place.partition]
                 assert follower not in state.isr, "it could be elected without the record"
+
+    play(script)
+
+
+def test_replicas_without_records_pass_the_checks_at_the_end() -> None:
+    async def script(world: World) -> None:
+        replication: Any = world.replication
+        replication.at_end()
+
+    play(script)
+
+
+def test_log_whose_leader_epochs_are_lost_on_all_replicas_is_reported() -> None:
+    async def script(world: World) -> None:
+        place = world.places[0]
+        replication: Any = world.replication
+        leader = replication.store.leader_of(place)
+        assert await produce(Client(world, "producer"), place, leader, 0) == 0
+        replicas = replication._replicas(place)
+        await until(lambda: all(each.high_watermark == 1 for each in replicas.values()))
+        replication.at_end()
+        assert world.violations == {}
+        for replica in replicas.values():
+            replica.log.epochs.truncate_from_end(0)
+        replication.at_end()
+        assert len(world.violations.pop("epochs-differ")) == len(replicas)
 
     play(script)
 
