@@ -13,7 +13,7 @@ from sim_script import append, append_until, configure, create_topic, play, star
 from sim_world import World
 
 import ottla.broker.membership as membership_module
-from ottla.cluster.view import LOG_LOST, NO_LEADER, LogEnd
+from ottla.cluster.view import NO_LEADER
 from ottla.testing.history import Place
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -35,6 +35,13 @@ async def _written(world: World, *, min_isr: int, partitions: int = 4) -> list[P
 def _places_in(world: World, number: int, directory: str) -> list[Place]:
     folders = [folder for folder in world.hosts[number].disk.listdir(directory) if folder.startswith("t-")]
     return [Place("t", int(folder.removeprefix("t-"))) for folder in folders]
+
+
+def _is_lost(world: World, place: Place) -> bool:
+    """Return whether broker 3 is the only replica that counts, and its log is lost."""
+    state = state_of(world, place)
+    lost = state.lost_end(3)
+    return state.isr == (3,) and state.unclean == (lost,)
 
 
 async def _start_killed(world: World, number: int, monkeypatch: pytest.MonkeyPatch, *, is_marked: bool = False) -> None:
@@ -90,7 +97,7 @@ def test_directory_that_comes_back_makes_its_logs_electable_again() -> None:
         lost = _places_in(world, 3, "/data2")
         configure(world, 3)
         await start(world, *BROKERS)
-        await until(lambda: all(state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),) for place in lost))
+        await until(lambda: all(_is_lost(world, place) for place in lost))
         await asyncio.sleep(5)
         assert all(state_of(world, place).leader == NO_LEADER for place in lost)
         await stop(world, 3)
@@ -122,6 +129,34 @@ def test_directory_that_comes_back_late_does_not_replace_newer_logs() -> None:
     play(script, settings=TWO_DIRS, has_topic=False)
 
 
+def test_directory_that_comes_back_after_another_was_lost_does_not_count() -> None:
+    """Its logs were copied to another directory, and got further records there. Then that one was lost."""
+
+    async def script(world: World) -> None:
+        client = Client(world, "producer")
+        places = await _written(world, min_isr=1)
+        moved = _places_in(world, 3, "/data2")
+        await stop(world, 3)
+        configure(world, 3)
+        await start(world, 3)
+        await _is_complete(world, places)
+        for place in moved:
+            await append_until(client, place, ["late"])
+        await stop(world, 1, 2)
+        await until(lambda: all(state_of(world, place).isr == (3,) for place in moved))
+        await stop(world, 3)
+        world.hosts[3].disk.empty_directory("/data")
+        await start(world, 3)
+        assert all(_is_lost(world, place) for place in moved)
+        await stop(world, 3)
+        configure(world, 3, **TWO_DIRS)
+        await start(world, *BROKERS)
+        await asyncio.sleep(5)
+        assert moved and all(_is_lost(world, place) for place in moved)
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
 def test_failed_directory_that_is_removed_from_the_settings_has_lost_its_logs() -> None:
     async def script(world: World) -> None:
         places = await _written(world, min_isr=1)
@@ -139,7 +174,7 @@ def test_failed_directory_that_is_removed_from_the_settings_has_lost_its_logs() 
         await asyncio.sleep(5)
         for place in lost:
             assert state_of(world, place).leader == NO_LEADER
-            assert state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),)
+            assert _is_lost(world, place)
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
@@ -154,7 +189,7 @@ def test_start_that_is_killed_before_it_marks_lost_logs_does_not_forget_them(mon
         await start(world, *BROKERS)
         await asyncio.sleep(5)
         assert state_of(world, place).leader == NO_LEADER
-        assert state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),)
+        assert _is_lost(world, place)
 
     play(script, has_topic=False)
 
@@ -172,7 +207,7 @@ def test_start_that_is_killed_does_not_take_logs_of_a_missing_directory_for_new_
         await _start_killed(world, 3, monkeypatch)
         await start(world, 3)
         await asyncio.sleep(5)
-        assert lost and all(state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),) for place in lost)
+        assert lost and all(_is_lost(world, place) for place in lost)
 
     play(script, settings={"log.dirs": "/data,/data2,/data3"}, has_topic=False)
 
@@ -215,7 +250,7 @@ def test_log_that_an_older_copy_of_its_directory_lacks_is_lost() -> None:
             disk.write_file(f"/data2/{file}", content, sync=True)
         await start(world, *BROKERS)
         await asyncio.sleep(5)
-        assert state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),)
+        assert _is_lost(world, place)
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
@@ -235,6 +270,6 @@ def test_log_whose_folder_was_damaged_after_a_clean_stop_is_lost(damage: str, mo
         await start(world, *BROKERS)
         await asyncio.sleep(5)
         assert state_of(world, place).leader == NO_LEADER
-        assert state_of(world, place).unclean == (LogEnd(3, -1, LOG_LOST),)
+        assert _is_lost(world, place)
 
     play(script, has_topic=False)

@@ -55,7 +55,7 @@ from ottla.cluster.schema import (
     topic_of,
 )
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
-from ottla.cluster.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView, changed_partitions
+from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView, changed_partitions
 from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -572,10 +572,11 @@ class Broker:
         for number in range(len(topic.partitions)) if numbers is None else numbers:
             state = topic.partitions[number]
             if self._settings.broker_id in state.replicas:
+                lost = state.lost_end(self._settings.broker_id)
                 yield PartitionSpec(
                     name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings,
                     replicated=len(state.replicas) > 1,
-                    is_lost=LogEnd(self._settings.broker_id, -1, LOG_LOST) in state.unclean,
+                    lost_run=None if lost is None else lost.last_epoch,
                 )  # fmt: skip
 
     def _has_partition(self, topic: bytes, number: int, by_id: bool) -> bool:

@@ -9,6 +9,9 @@ directory with the last run that used it (`RegisteredDirs`), and each directory 
     an id of the last run is missing,     a log that is not found elsewhere was in that directory
     or is that of an older copy
 
+A lost log is marked with a number of the last run. Its directory may come back later: it is complete if that run was
+the last one which used the directory.
+
 Steps of a start, in an order that allows a kill after each of them:
 
 1. Write the number of the new run to the files, beside the number by which each directory was recognised.
@@ -26,6 +29,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from ottla.cluster.view import RegisteredDirs
 from ottla.env.disk import Disk
@@ -80,8 +84,13 @@ def recognise(disk: Disk, dirs: Sequence[LogDir], registered: RegisteredDirs | N
     runs = {each.path: DirectoryRuns(each.directory_id, read_runs(disk, each.path).runs) for each in dirs}
     compared = compare(runs, registered)
     for each in dirs:
-        each.content = compared.contents[each.path]
+        each.content, each.run = compared.contents[each.path], run_number(compared.recognised_by[each.path])
     return compared
+
+
+def run_number(run: str) -> int:
+    """Return a number for a run, by which a lost log names the run that had it last; -1 for no run."""
+    return crc32(run.encode()) if run else -1
 
 
 def compare(present: Mapping[str, DirectoryRuns], registered: RegisteredDirs | None) -> Comparison:

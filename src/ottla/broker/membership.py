@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.broker.contacts import Contacts
-from ottla.broker.incarnation import Comparison, next_dirs, write_runs
+from ottla.broker.incarnation import Comparison, next_dirs, run_number, write_runs
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
 from ottla.broker.services import Services
@@ -123,6 +123,7 @@ class Membership:
         self._contacts = Contacts()
         #: by broker id: the registration that is probed, and the task
         self._probes: dict[int, tuple[int, asyncio.Task[None]]] = {}
+        self._last_run = -1
         self._is_lease_over = False
         self._is_leaving = False
         self._is_reporting = False
@@ -138,6 +139,7 @@ class Membership:
         `incarnation` explains the order of these steps.
         """
         dirs, run = self._log_store.dirs, self._incarnation.hex()
+        self._last_run = run_number(last.run) if last is not None else -1
         for each in dirs:
             write_runs(self._disk, each.path, each.directory_id, compared.recognised_by[each.path], run)
         await self.registration.begin_run(last)
@@ -193,18 +195,16 @@ class Membership:
         """Write the ends of logs into the partitions whose committed records this broker was known to have."""
         services, own = self._services, self._services.broker_id
         ends: dict[str, dict[int, LogEnd | None]] = {}
-        returned: dict[str, set[int]] = {}
+        runs: dict[str, dict[int, int]] = {}
         for name, its_log in self._log_store.logs.items():
-            end = unclean.get(name)
-            ends.setdefault(name.topic, {})[name.partition] = end
-            is_lost = end is not None and end.end_offset == LOG_LOST
-            if not is_lost and self._content_of(its_log) is DirContent.RETURNED:
-                returned.setdefault(name.topic, set()).add(name.partition)
+            ends.setdefault(name.topic, {})[name.partition] = unclean.get(name)
+            if name not in self._log_store.created:
+                runs.setdefault(name.topic, {})[name.partition] = self._log_store.dir_of(its_log).run
         lost = sum(end.end_offset == LOG_LOST for end in unclean.values())
         log.warning("logs may lack records of the last run: unclean=%d lost=%d", len(unclean), lost)
 
         def mark(topic: TopicView) -> TopicView | None:
-            return mark_unclean(topic, own, ends[topic.name], returned.get(topic.name, ()))
+            return mark_unclean(topic, own, ends[topic.name], runs=runs.get(topic.name, {}), last_run=self._last_run)
 
         current = await load_view(services.store)
         await self._mark(current, [name for name in current.topics if name in ends], mark, watched=False)

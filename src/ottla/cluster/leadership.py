@@ -58,6 +58,7 @@ IMBALANCE_PERCENTAGE = 10
 
 #: the setting min.insync.replicas of a topic; it counts only for partitions whose state has no value
 MinIsr = Callable[[TopicView], int]
+_NO_RUNS: Mapping[int, int] = {}
 #: min.insync.replicas that the settings ask for in partitions of a topic with this many replicas
 WantedMinIsr = Callable[[ClusterView, TopicView, int], int]
 
@@ -321,18 +322,20 @@ def change_isr(
 
 
 def mark_unclean(
-    topic: TopicView, broker: int, ends: Mapping[int, LogEnd | None], returned: Collection[int] = ()
-) -> TopicView | None:
+    topic: TopicView, broker: int, ends: Mapping[int, LogEnd | None], *, runs: Mapping[int, int] = _NO_RUNS,
+    last_run: int = -1,
+) -> TopicView | None:  # fmt: skip
     """Return the topic after an unclean stop of a broker; None if the broker is in no ISR and in no ELR.
 
     ``ends`` are the ends of the broker's logs by partition number, after they were synced; None for a log that has all
     its records. A partition that is missing there has lost its log. A lost log counts as lost until the leader adds the
     replica to the ISR.
 
-    ``returned`` are the partitions whose logs are as they were before their log directory was absent. If a log counts
-    as lost since then, it has its end again, because nothing was committed without it: the replica would have left the
-    ISR and the ELR. If it does not count as lost, records were committed after the directory was removed, unless it has
-    exactly this end already: then the start that wrote it was interrupted.
+    ``runs`` has, for each log in a log directory that was recognised, a number of the run that had it last, and
+    ``last_run`` is that of the broker's last run. They differ if the directory was absent meanwhile. A lost log is
+    marked with ``last_run``. A log of exactly this run has its end again, because nothing was committed without it: the
+    replica would have left the ISR and the ELR. A log of an earlier run lacks records that were committed in between,
+    unless it has exactly this end already: then the start that wrote it was interrupted.
 
     The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
     decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
@@ -341,13 +344,17 @@ def mark_unclean(
     partitions = []
     for number, partition in enumerate(topic.partitions):
         if broker in partition.isr or broker in partition.elr:
-            end = ends.get(number, LogEnd(broker, -1, LOG_LOST))
+            newly_lost = LogEnd(broker, last_run, LOG_LOST)
+            end, run = ends.get(number, newly_lost), runs.get(number, -1)
             if end is None:
                 partitions.append(partition)
                 continue
-            was_lost = LogEnd(broker, -1, LOG_LOST) in partition.unclean
-            if was_lost != (number in returned and end not in partition.unclean):
-                end = LogEnd(broker, -1, LOG_LOST)  # what it has now was begun anew, or is older
+            lost = partition.lost_end(broker)
+            if lost is not None:
+                is_complete = end.end_offset != LOG_LOST and run == lost.last_epoch != -1
+                end = end if is_complete else lost  # otherwise what it has now was begun anew, or is older
+            elif end.end_offset == LOG_LOST or (run not in (-1, last_run) and end not in partition.unclean):
+                end = newly_lost
             partition = _marked(partition, end)
         partitions.append(partition)
     return _with_partitions(topic, partitions)

@@ -62,7 +62,7 @@ class LogEnd(NamedTuple):
     """The end of a log after a stop that was not clean, or a log whose disk failed: records may be missing there."""
 
     broker: int
-    #: leader epoch of the last record; -1 if there is none
+    #: leader epoch of the last record; -1 if there is none. If the log is lost: a number of the last run that had it
     last_epoch: int
     #: the offset after the last record, LOG_LOST or LOG_OFFLINE
     end_offset: int
@@ -94,6 +94,10 @@ class PartitionView:
     #: min.insync.replicas as the leader and the controller must use it, because the ELR depends on it; 0 in a state
     #: that an earlier release has written: then each broker uses its own setting
     min_isr: int = 0
+
+    def lost_end(self, broker: int) -> LogEnd | None:
+        """Return the mark of a replica whose log counts as lost; None if it does not."""
+        return next((end for end in self.unclean if end.broker == broker and end.end_offset == LOG_LOST), None)
 
     def changed(self, **fields: Any) -> PartitionView:
         """Return the partition with these fields changed and the next partition epoch."""

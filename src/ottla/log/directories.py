@@ -47,6 +47,8 @@ class LogDir:
         #: random, in ``meta.properties``; directories of other releases may lack it there
         self.directory_id = ""
         self.content = DirContent.CURRENT
+        #: a number of the run that had these logs last; -1 if that is unknown
+        self.run = -1
         #: whether the last stop was clean; without one, a power failure may have taken whole logs
         self.has_clean_stop = False
         self.offline = False

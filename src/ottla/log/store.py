@@ -30,7 +30,7 @@ from crc32c import crc32c
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
 from ottla.env.tasks import Threads
-from ottla.log.directories import META, CheckpointedOffsets, DirContent, LogDir, read_meta
+from ottla.log.directories import META, CheckpointedOffsets, LogDir, read_meta
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.folders import METADATA, free_stray_name, partition_of, topic_id_in, write_topic_id
 from ottla.log.log import Log
@@ -69,8 +69,8 @@ class PartitionSpec:
     settings: TopicSettings
     #: whether other brokers have replicas, from which lost records can be fetched
     replicated: bool = False
-    #: whether the metadata say that the log of this broker is lost
-    is_lost: bool = False
+    #: if the metadata say that the log of this broker is lost: a number of the last run that had it
+    lost_run: int | None = None
 
 
 class LogStore:
@@ -202,8 +202,8 @@ class LogStore:
 
         A broker that moves a log may end between two renames: then both logs have the same batches. Or a directory was
         absent for some time, and its logs were begun anew in others: the log of the directory that has come back is
-        complete only if the metadata still say that the replica is lost. If it is not, the newer log is. Or one of the
-        folders belongs to an earlier topic with the same name.
+        complete only if the metadata still say that the replica is lost since then. If it is not, the newer log is. Or
+        one of the folders belongs to an earlier topic with the same name.
         """
         found: dict[TopicPartition, list[LogDir]] = {}
         for directory in self.dirs if len(self.dirs) > 1 else ():
@@ -214,7 +214,7 @@ class LogStore:
         def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int]:
             file = os.path.join(directory.path, str(spec.name), METADATA)
             has_id = topic_id_in(read_derived_file(self._disk, file)) == topic_id_text(spec.topic_id)
-            return has_id, spec.is_lost and directory.content is DirContent.RETURNED, directory.content
+            return has_id, directory.run == spec.lost_run != -1, directory.content
 
         return {
             name: max(directories, key=lambda each, spec=specs[name]: rank(each, spec)).path  # type: ignore[misc]

@@ -339,6 +339,27 @@ def test_lost_log_stays_lost_when_the_broker_starts_again() -> None:
     assert elect(view_of(marked, alive=[1, 2, 3]), min_isr=two) == []
 
 
+@pytest.mark.parametrize(
+    ("unclean", "run", "expected"),
+    [
+        ((), 7, LogEnd(2, 5, 90)),  # it is the log of the last run
+        ((), 6, LogEnd(2, 7, LOG_LOST)),  # records were committed after its directory was removed
+        ((LogEnd(2, 5, 90),), 6, LogEnd(2, 5, 90)),  # the start that marked it was interrupted
+        ((LogEnd(2, 6, LOG_LOST),), 6, LogEnd(2, 5, 90)),  # its directory has come back
+        ((LogEnd(2, 6, LOG_LOST),), 7, LogEnd(2, 6, LOG_LOST)),  # it was begun anew
+        ((LogEnd(2, 6, LOG_LOST),), 5, LogEnd(2, 6, LOG_LOST)),  # it is older than the one that was lost
+        ((LogEnd(2, 7, LOG_LOST),), 7, LogEnd(2, 5, 90)),  # its directory was absent in an interrupted start only
+        ((LogEnd(2, -1, LOG_LOST),), -1, LogEnd(2, -1, LOG_LOST)),
+    ],
+)
+def test_log_of_a_directory_that_was_absent_counts_only_if_it_is_the_one_that_was_lost(
+    unclean: tuple[LogEnd, ...], run: int, expected: LogEnd
+) -> None:
+    topic = topic_with(part(leader=NO_LEADER, isr=(2,), unclean=unclean))
+    marked = mark_unclean(topic, 2, {0: LogEnd(2, 5, 90)}, runs={0: run}, last_run=7)
+    assert marked is not None and marked.partitions[0].unclean == (expected,)
+
+
 def test_leader_whose_disk_failed_is_replaced_and_leaves_the_isr() -> None:
     marked = mark_offline(topic_with(part(), part(), part(leader=2, isr=(2, 3))), 1, {0, 2})
     assert marked is not None
