@@ -14,7 +14,13 @@ from sim_world import World
 
 import ottla.broker.membership as membership_module
 from ottla.cluster.view import NO_LEADER
+from ottla.log.folders import partition_of
 from ottla.testing.history import Place
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 TWO_DIRS = {"log.dirs": "/data,/data2"}
@@ -33,8 +39,8 @@ async def _written(world: World, *, min_isr: int, partitions: int = 4) -> list[P
 
 
 def _places_in(world: World, number: int, directory: str) -> list[Place]:
-    folders = [folder for folder in world.hosts[number].disk.listdir(directory) if folder.startswith("t-")]
-    return [Place("t", int(folder.removeprefix("t-"))) for folder in folders]
+    folders = map(partition_of, world.hosts[number].disk.listdir(directory))
+    return [Place(*each) for each in folders if each is not None and each.topic == "t"]
 
 
 def _is_lost(world: World, place: Place) -> bool:
@@ -153,6 +159,65 @@ def test_directory_that_comes_back_after_another_was_lost_does_not_count() -> No
         await start(world, *BROKERS)
         await asyncio.sleep(5)
         assert moved and all(_is_lost(world, place) for place in moved)
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+async def _reassign(world: World, place: Place, *replicas: int) -> None:
+    partition = ReassignablePartition(partition_index=place.partition, replicas=list(replicas))
+    topic = ReassignableTopic(name=place.topic, partitions=[partition])
+    await Client(world, "operator").ask(AlterPartitionReassignmentsRequest(timeout=3000, topics=[topic]), 0, broker=1)
+    await until(lambda: {*state_of(world, place).isr} == {*state_of(world, place).replicas} == {*replicas})
+
+
+def test_folder_that_stayed_when_its_partition_was_moved_away_is_not_used_again() -> None:
+    """The partition is moved away while the broker is down, and comes back to another directory."""
+
+    async def script(world: World) -> None:
+        client = Client(world, "producer")
+        (place,) = await _written(world, min_isr=1, partitions=1)
+        await stop(world, 3)
+        await _reassign(world, place, 1, 2)
+        await start(world, 3)
+        await create_topic(world, "other")
+        assert _places_in(world, 3, "/data") == [place], "the folder of an unknown partition stays"
+        await _reassign(world, place, 1, 2, 3)
+        await append_until(client, place, ["late"])
+        assert (_places_in(world, 3, "/data"), _places_in(world, 3, "/data2")) == ([], [place])
+        await stop(world, 1, 2)
+        await until(lambda: state_of(world, place).isr == (3,))
+        await stop(world, 3)
+        await start(world, 3)
+        await until(lambda: state_of(world, place).leader == 3)
+        assert values_on(world, place, 3) == [*VALUES, "late"]
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+def test_directory_that_comes_back_late_does_not_replace_newer_logs_after_killed_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The directory that was absent is the first one, and its clean stop file names the log."""
+
+    async def script(world: World) -> None:
+        client = Client(world, "producer")
+        (place,) = await _written(world, min_isr=1, partitions=1)
+        assert _places_in(world, 3, "/data") == [place]
+        await stop(world, 3)
+        configure(world, 3, **{"log.dirs": "/data2"})
+        await start(world, 3)
+        await _is_complete(world, [place])
+        await append_until(client, place, ["late"])
+        await stop(world, 1, 2)
+        await until(lambda: state_of(world, place).isr == (3,))
+        world.hosts[3].kill("process")
+        configure(world, 3, **TWO_DIRS)
+        await _start_killed(world, 3, monkeypatch)
+        for _ in range(2):
+            await start(world, 3)
+            await until(lambda: state_of(world, place).leader == 3)
+            assert values_on(world, place, 3) == [*VALUES, "late"]
+            await stop(world, 3)
 
     play(script, settings=TWO_DIRS, has_topic=False)
 

@@ -137,6 +137,7 @@ class LogStore:
         """
         high_watermarks: dict[TopicPartition, int] = {}
         dir_of_duplicate = self._choose_duplicates(specs)
+        missing: list[tuple[LogDir, str, CleanStop]] = []
         for directory in self.dirs:
             path = directory.path
             for file in self._disk.listdir(path):
@@ -173,15 +174,16 @@ class LogStore:
                     if cleaner_offsets is not None and name in cleaner_offsets:
                         directory.cleaner_offsets[name] = cleaner_offsets[name]
                     log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
-            for folder, entry in (clean or {}).items():
-                name = partition_of(folder)
-                # A folder that was set aside is not lost: its batches are not those of the partition.
-                if folder in folders or name is None or name in self.logs or (spec := specs.get(name)) is None:
-                    continue
-                self._open_lost(directory, folder, spec, entry)
+            # A folder that was set aside is not lost: its batches are not those of the partition.
+            missing += [(directory, folder, end) for folder, end in (clean or {}).items() if folder not in folders]
             if cleaner_offsets is not None:
                 # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
                 self.write_cleaner_offsets(directory)
+        for directory, folder, end in missing:
+            name = partition_of(folder)
+            # It is in another directory if a start that set the folder aside was interrupted.
+            if name is not None and name not in self.logs and (spec := specs.get(name)) is not None:
+                self._open_lost(directory, folder, spec, end)
         for name, spec in specs.items():
             if name not in self.logs:
                 self._create(spec)
@@ -203,7 +205,8 @@ class LogStore:
         A broker that moves a log may end between two renames: then both logs have the same batches. Or a directory was
         absent for some time, and its logs were begun anew in others: the log of the directory that has come back is
         complete only if the metadata still say that the replica is lost since then. If it is not, the newer log is. Or
-        one of the folders belongs to an earlier topic with the same name.
+        one of the folders belongs to an earlier topic with the same name. Or it stayed in a directory that was offline
+        when its partition was moved away and came back: it has no entry in the clean stop file.
         """
         found: dict[TopicPartition, list[LogDir]] = {}
         for directory in self.dirs if len(self.dirs) > 1 else ():
@@ -211,15 +214,18 @@ class LogStore:
                 if (name := partition_of(folder)) is not None and name in specs:
                     found.setdefault(name, []).append(directory)
 
-        def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int]:
+        found = {name: directories for name, directories in found.items() if len(directories) > 1}
+        clean = {each.path: self._read_clean_stop(each.path) or {} for each in self.dirs} if found else {}
+
+        def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int, bool]:
             file = os.path.join(directory.path, str(spec.name), METADATA)
             has_id = topic_id_in(read_derived_file(self._disk, file)) == topic_id_text(spec.topic_id)
-            return has_id, directory.run == spec.lost_run != -1, directory.content
+            was_used = str(spec.name) in clean[directory.path]
+            return has_id, directory.run == spec.lost_run != -1, directory.content, was_used
 
         return {
             name: max(directories, key=lambda each, spec=specs[name]: rank(each, spec)).path  # type: ignore[misc]
             for name, directories in found.items()
-            if len(directories) > 1
         }
 
     def _open(
@@ -328,10 +334,15 @@ class LogStore:
     def _make_folder_early(self, made: Log) -> None:
         """Create the folder of a new log before its first append if there are several directories.
 
-        A log without a folder was then in a directory that is missing.
+        A log without a folder was then in a directory that is missing. A folder in another directory stayed there when
+        the partition was moved to other brokers while this one did not run: the next start must not find both.
         """
         if len(self.dirs) > 1:
+            name, own = str(made.name), self.dir_of(made)
             try:
+                for other in self.dirs:
+                    if other is not own and not other.offline and self._disk.exists(os.path.join(other.path, name)):
+                        self._set_aside(other.path, name, "earlier")
                 made.make_folder_if_new()
             except OSError as error:
                 log.warning(
