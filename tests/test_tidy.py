@@ -99,6 +99,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "env/metrics.py": {"time"},
     "env/metrics_server.py": {"create_server", "socket"},
     "env/process.py": {"resource", "socket", "threading"},
+    "env/watchdog.py": {"threading", "time"},
 }
 
 

@@ -156,6 +156,7 @@ class Broker:
             replicas=self.replicas, server=self.server, latency=self._latency, dispatchers=self._dispatchers,
             settings=self._current_settings, access=self._access,
         )  # fmt: skip
+        self.watch = self._metrics.watch
 
         # State
         self.endpoints: list[Endpoint] = []

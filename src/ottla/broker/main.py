@@ -19,6 +19,7 @@ from ottla.env.process import (
     raise_open_files_limit,
     read_settings_file,
 )
+from ottla.env.watchdog import LoopWatchdog
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings, parse_properties
 
@@ -89,8 +90,13 @@ async def _serve(settings: BrokerSettings) -> int:
     sys.stdout.write(f"ready {where} id={settings.broker_id} data={','.join(settings.data_dirs)}{metrics}\n")
     sys.stdout.flush()
     notify_service_manager("READY=1")
+    # Not before: opening many logs takes longer than a stall.
+    watchdog = LoopWatchdog(loop)
+    broker.watch(watchdog)
+    watchdog.start()
     reason = await broker.ended
     notify_service_manager("STOPPING=1")
+    watchdog.stop()
     await broker.stop()
     if reason is not None:
         return _complain(reason, FAILED)

@@ -19,6 +19,7 @@ from ottla.broker.schema_validation import SchemaValidation
 from ottla.broker.throttling import Throttling
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
 from ottla.env.metrics_server import MetricsServer
+from ottla.env.watchdog import LoopWatchdog
 from ottla.model.settings import BrokerSettings
 from ottla.net.server import Server
 from ottla.replica.manager import ReplicaManager
@@ -43,6 +44,8 @@ class BrokerMetrics:
         self._access = access
         #: how late the event loop's last tick was
         self.loop_lag_s = 0.0
+        #: None in simulations
+        self._watchdog: LoopWatchdog | None = None
 
         # Parts that a broker does not have until it is started
         self.http: MetricsServer | None = None
@@ -53,6 +56,10 @@ class BrokerMetrics:
         self.schemas: SchemaValidation | None = None
         self.lookups: SchemaLookups | None = None
         self.listeners: Mapping[str, ListenerSecurity] = {}
+
+    def watch(self, watchdog: LoopWatchdog) -> None:
+        """Show what the watchdog of the event loop has seen."""
+        self._watchdog = watchdog
 
     async def fill(self) -> list[bytes]:
         """Return the page, in pieces."""
@@ -168,4 +175,9 @@ class BrokerMetrics:
             ("ottla_partitions", "Partitions on this broker.", len(self._replicas.all())),
             ("ottla_producers", "Producers whose sequence numbers are kept.", self._replicas.producers),
             ("ottla_loop_lag_seconds", "How late the event loop's last tick was.", self.loop_lag_s),
+            (
+                "ottla_loop_stall_seconds_max",
+                "The longest time that the event loop stood still.",
+                self._watchdog.longest_s if self._watchdog else 0.0,
+            ),
         )
