@@ -314,8 +314,8 @@ class Broker:
         if cluster_id is not None and self._is_alone and not self._disk.file_size(store_path):
             raise StartError(
                 f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is missing or "
-                "empty; it is another system's, or a part of it was lost: choose another --data directory or restore "
-                "the file from a backup"
+                "empty; name the directory that has the file first in log.dirs, restore it from a backup, or choose "
+                "another --data directory if this one is another system's"
             )
         return cluster_id
 

@@ -145,8 +145,10 @@ class Membership:
         await self.registration.begin_run(last)
         if compared.missing:
             log.error(
-                "log directories of the last run are missing, logs that they had are lost until they are copied from "
-                "other replicas; add the directories to log.dirs again if they exist ids=%s", ",".join(compared.missing)
+                "log directories of the last run are missing, partitions whose logs were there have no log until it is "
+                "copied from another replica; if the directories exist, add them to log.dirs again and restart "
+                "directory_ids=%s partitions=%d first=%s", ",".join(compared.missing), len(self._log_store.created),
+                min(map(str, self._log_store.created), default="-"),
             )  # fmt: skip
         if unclean := self._unclean_ends(compared, is_first_run=last is None):
             await self._mark_unclean(unclean)

@@ -11,7 +11,7 @@ import click
 from ottla.cli import pipeline_maintenance, pipeline_plan, pipeline_run, pipeline_sql, pipeline_test
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
-from ottla.cli.pipeline_project import Choice, environment_options
+from ottla.cli.pipeline_project import Choice, check_extra, environment_options
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration, Problem
@@ -154,6 +154,7 @@ def export(
 
     PATH is a file or a project directory. A Python file is executed, which needs --allow-code. YAML is only read.
     """
+    check_extra("pyarrow")
     from ottla.cli.pipeline_export import export_to_sdp
 
     export_to_sdp(_declaration_of(file, choice, allow_code), out, force, output)

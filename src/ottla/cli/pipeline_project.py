@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,12 @@ from ottla.cli.output import escape_controls
 
 if TYPE_CHECKING:
     from ottla.pipeline import BadDeclaration, Declaration
+
+
+def check_extra(*modules: str) -> None:
+    """Raise Failure if one of these modules of the extra `spark` is not installed."""
+    if missing := [each for each in modules if importlib.util.find_spec(each) is None]:
+        raise Failure(f"{missing[0]} is missing; install Ottla with its extra: pip install 'ottla[spark]'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
 from ottla.cli.pipeline_plan import check_start, keep_option, report_refused
-from ottla.cli.pipeline_project import Choice, environment_options, report
+from ottla.cli.pipeline_project import Choice, check_extra, environment_options, report
 from ottla.cli.stages import stages
 
 if TYPE_CHECKING:
@@ -222,6 +222,7 @@ def _session(
         from ottla.pipeline.ownership import Ownership
         from ottla.pipeline.preflight import check_cluster, check_directories, check_functions, claim_checkpoints
 
+        check_extra("pyarrow", "pyspark", "deltalake")
         check_directories(declaration)
         check_cluster(declaration)
         check_functions(declaration)

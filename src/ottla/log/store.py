@@ -100,6 +100,8 @@ class LogStore:
     def lock(self) -> None:
         """Create and lock the directories. Raise StartError if another process has locked one of them."""
         for path in self._paths:
+            if self._paths.count(path) > 1:
+                raise StartError(f"log.dirs names the data directory {path} twice; remove one of them")
             self._disk.makedirs(path)
             lock_fd = self._disk.lock(os.path.join(path, LOCK))
             if lock_fd is None:

@@ -184,3 +184,23 @@ def test_malformed_node_is_named(data: Path, path: str) -> None:
         if value in (b"", b"{", b"[]", b"null", b"\xff\xfe"):
             assert line, f"{value!r} was accepted"
         metadata.write_bytes(content)
+
+
+def test_directory_with_the_metadata_must_be_named_first(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+
+    async def start(*directories: Path) -> None:
+        dirs = ",".join(map(str, directories))
+        settings = BrokerSettings.parse({"log.dirs": dirs, "listeners": "PLAINTEXT://127.0.0.1:0"})
+        broker = Broker(settings, loop=asyncio.get_running_loop())
+        try:
+            await broker.start()
+        except BaseException:
+            await broker.abandon()
+            raise
+        await broker.stop()
+
+    asyncio.run(start(first, second))
+    with pytest.raises(StartError, match="name the directory that has the file first"):
+        asyncio.run(start(second, first))
+    asyncio.run(start(first, second))

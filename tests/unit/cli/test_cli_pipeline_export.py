@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,10 @@ def test_file_with_problems_is_not_exported(ottla: Any, directory: Path) -> None
     result = ottla("pipeline", "export", "small.yaml", "--to", "sdp")
     assert (result.exit_code, (directory / "small-sdp").exists()) == (1, False)
     assert "small.yaml has 1 problem" in result.stderr
+
+
+def test_missing_extra_is_named(ottla: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = ottla("pipeline", "export", "small.yaml", "--to", "sdp")
+    assert result.exit_code == 1
+    assert "pyarrow is missing; install Ottla with its extra: pip install 'ottla[spark]'" in result.output

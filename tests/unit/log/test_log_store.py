@@ -616,3 +616,9 @@ def test_roll_that_is_synced_after_its_segment_was_unlinked_does_not_bring_it_ba
     fixture.threads.run()
     assert [name for name in disk.listdir(f"{tmp_path}/orders-0") if name.endswith(".log")] == [f"{5:020d}.log"]
     fixture.abandon()
+
+
+def test_directory_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    fixture = StoreFixture(disk_with(tmp_path), tmp_path, tmp_path)
+    with pytest.raises(StartError, match="twice; remove one of them"):
+        fixture.store.lock()

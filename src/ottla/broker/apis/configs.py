@@ -255,7 +255,9 @@ def _alter_broker(
     if name:
         _check_broker(services, name)
         if any(each == "min.insync.replicas" and operation != AlterOp.DELETE for each, operation, _ in changes):
-            raise InvalidConfig("min.insync.replicas cannot differ between brokers; set it for all of them or a topic")
+            raise InvalidConfig(
+                "min.insync.replicas cannot differ between brokers; set it for all (--broker-defaults) or for a topic"
+            )
     known: Mapping[str, str] = view.broker_configs.get(name or BROKER_DEFAULT, {})
     changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
     listeners = {endpoint.name for endpoint in services.settings.endpoints}
