@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from sim_invariants import batches_of
 from sim_script import play
 from sim_world import World
 
+from ottla.broker.membership import Membership
+from ottla.cluster.schema import state_path
+from ottla.cluster.store import Node, Put
 from ottla.model.records import iterate_records
 from ottla.testing.history import Place
 from ottla.testing.raw import produce_request
@@ -113,5 +117,64 @@ def test_replica_without_a_topic_id_copies_the_log_again(has_later_epoch: bool) 
         assert any(
             "unidentified-stray" in folder for host in world.hosts.values() for folder in host.disk.listdir("/data")
         )
+
+    play(script)
+
+
+def put_in_sync(world: World, broker: int) -> None:
+    """Add a broker to the ISR, as if the topic had been created before the registration of its last run was deleted."""
+    node: Node = world.ensemble.tree()[state_path(PLACE.topic)]
+    content = json.loads(node.value)
+    _, _, isr, epoch, *_ = content["partitions"][0]
+    content["partitions"][0][2:4] = [*isr, broker], epoch + 1
+    world.ensemble.multi(
+        world.ensemble.connect("test"), [Put(state_path(PLACE.topic), json.dumps(content).encode(), node.version)]
+    )
+
+
+@pytest.mark.parametrize("is_run_begun", [False, True])
+@pytest.mark.parametrize("damage", ["process", "power"])
+def test_broker_that_has_opened_the_log_of_an_earlier_topic_does_not_use_it(
+    damage: str, is_run_begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is deleted and created again between the two reads of the metadata of a start."""
+
+    async def script(world: World) -> None:
+        client = Administrator(world, "admin")
+        await create(world, client)
+        await elect_another_leader(world)
+        for number in range(10):
+            await produce(world, client, f"old-{number}")
+        await asyncio.sleep(1)
+        leader = state(world).leader
+        host = world.hosts[next(number for number in world.hosts if number != leader)]
+        host.kill(damage)
+        has_opened_logs, may_go_on = asyncio.Event(), asyncio.Event()
+        begin_run = Membership.begin_run
+
+        async def wait_and_begin_run(self: Membership, *given: Any) -> None:
+            if is_run_begun:
+                await begin_run(self, *given)
+            has_opened_logs.set()
+            await may_go_on.wait()
+            if not is_run_begun:
+                await begin_run(self, *given)
+
+        monkeypatch.setattr(Membership, "begin_run", wait_and_begin_run)
+        host.start()
+        await has_opened_logs.wait()
+        await client._delete(PLACE.topic)
+        await create(world, client)
+        await produce(world, client, "new-0")
+        if not is_run_begun:
+            put_in_sync(world, host.broker_id)
+        may_go_on.set()
+        while (found := values(host)) != ["new-0"]:
+            assert found == [], "the broker uses the records of the earlier topic"
+            if is_run_begun or host.is_ready:
+                assert host.broker_id not in state(world).isr, "it could be elected without the records"
+            ends = [end for end in state(world).unclean if end.broker == host.broker_id]
+            assert all(end.end_offset <= 0 for end in ends), "the end of the earlier log counts for the new one"
+            await asyncio.sleep(0.001)
 
     play(script)

@@ -205,7 +205,11 @@ class Membership:
         lost = sum(end.end_offset == LOG_LOST for end in unclean.values())
         log.warning("logs may lack records of the last run: unclean=%d lost=%d", len(unclean), lost)
 
+        opened = {name: topic.topic_id for name, topic in services.view.topics.items()}
+
         def mark(topic: TopicView) -> TopicView | None:
+            if opened[topic.name] != topic.topic_id:
+                return mark_unclean(topic, own, {})  # the topic was created again since the logs were opened
             return mark_unclean(topic, own, ends[topic.name], runs=runs.get(topic.name, {}), last_run=self._last_run)
 
         current = await load_view(services.store)

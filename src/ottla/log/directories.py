@@ -106,3 +106,24 @@ def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -
             f"data directory {path} belongs to broker {owner_id}, not to {broker_id}; start with --id {owner_id} "
             "or choose another --data directory"
         )
+
+
+def parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
+    """Return the offsets in a checkpoint. Raise ValueError or IndexError if it is damaged."""
+    lines = (data or b"0\n0\n").decode().split("\n")
+    if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
+        raise ValueError("the checkpoint is incomplete")
+    rows = [line.split() for line in lines[2:-1]]
+    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+
+
+def abandon_files(of: Log) -> None:
+    """Use the files of a log no more: its folder is renamed or deleted."""
+    of.pending.clear()
+    of.deleted = True
+    # Close the files now: connections keep a reference to the log that they last appended to, and the disk space of an
+    # open file stays in use.
+    for segment in (*of.segments, *of.undeleted):
+        # A new log may get the same path: a thread that still works on this one must not change its files.
+        segment.disown_files()
+        segment.release_file()

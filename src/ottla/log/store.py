@@ -30,7 +30,7 @@ from crc32c import crc32c
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
 from ottla.env.tasks import Threads
-from ottla.log.directories import META, CheckpointedOffsets, LogDir, read_meta
+from ottla.log.directories import META, CheckpointedOffsets, LogDir, abandon_files, parse_checkpoint, read_meta
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.folders import METADATA, free_stray_name, partition_of, topic_id_in, write_topic_id
 from ottla.log.log import Log
@@ -82,6 +82,7 @@ class LogStore:
         self._paths = list(paths)
         self.dirs: list[LogDir] = []
         self.logs: dict[TopicPartition, Log] = {}
+        self._topic_ids: dict[TopicPartition, bytes] = {}  # the ids of the topics whose logs these are
         #: the logs that `load` created because it found no folder
         self.created: set[TopicPartition] = set()
         #: those of them that had records before
@@ -238,6 +239,7 @@ class LogStore:
         Set the folder aside instead if it belongs to an earlier topic with the same name.
         """
         path = os.path.join(directory.path, folder)
+        self._topic_ids[spec.name] = spec.topic_id
         try:
             if (has_id := self._check_topic_id(directory, folder, spec)) is None:
                 return
@@ -324,6 +326,17 @@ class LogStore:
 
     # -- create and delete partitions -----------------------------------------------------------------------------
 
+    def log_of(self, spec: PartitionSpec) -> Log:
+        """Return the log of a partition, or create it. Raise OSError.
+
+        Delete the log of an earlier topic with this name: that topic was deleted after `load` had opened its logs.
+        """
+        found = self.logs.get(spec.name)
+        if found is not None and (topic_id := self._topic_ids[spec.name]) != spec.topic_id:
+            self.delete(spec.name, topic_id.hex())
+            found = None
+        return found or self.create(spec)
+
     def create(self, spec: PartitionSpec) -> Log:
         """Create an empty log in its preferred directory, or in the one with the fewest logs, and return it.
 
@@ -360,6 +373,7 @@ class LogStore:
         folder = os.path.join(directory.path, str(spec.name))
         made = self._empty_log(folder, spec)
         made.make_folder = partial(self._make_folder, directory, spec)
+        self._topic_ids[spec.name] = spec.topic_id
         return self._add(directory, made)
 
     def _empty_log(self, folder: str, spec: PartitionSpec) -> Log:
@@ -390,11 +404,12 @@ class LogStore:
         removed = self.logs.pop(name, None)
         if removed is None:
             return
+        del self._topic_ids[name]
         directory = self.dir_of(removed)
         del directory.logs[name]
         directory.unreadable.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
-        _abandon(removed)
+        abandon_files(removed)
         if removed.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
@@ -425,7 +440,7 @@ class LogStore:
 
     def remove_future(self, future: FutureLog) -> None:
         """Delete a copy that is not needed any more. A thread deletes the files."""
-        _abandon(future.log)
+        abandon_files(future.log)
         self._remove_folder(future.log.directory)
 
     def replace(self, future: FutureLog, unique: str, high_watermark: int) -> Log:
@@ -463,7 +478,7 @@ class LogStore:
             raise
         future.rename_to(path)
         _forget(source, name)
-        _abandon(current)
+        abandon_files(current)
         if current.make_folder is None:
             self._remove_folder(removed)
         return self._add(target, copy)
@@ -640,7 +655,7 @@ class LogStore:
         path = os.path.join(directory.path, CLEANER_OFFSETS)
         offsets: dict[TopicPartition, int] | None = None
         try:
-            offsets = _parse_checkpoint(self._disk.read_file(path))
+            offsets = parse_checkpoint(self._disk.read_file(path))
         except (ValueError, IndexError, OSError) as error:
             log.warning(
                 "ignoring the damaged checkpoint of the cleaner, gaps in logs are not checked path=%s error=%s",
@@ -677,7 +692,7 @@ class LogStore:
 
     def _read_checkpoint(self, path: str, file: str) -> dict[TopicPartition, int]:
         try:
-            return _parse_checkpoint(self._disk.read_file(os.path.join(path, file)))
+            return parse_checkpoint(self._disk.read_file(os.path.join(path, file)))
         except (ValueError, IndexError, OSError) as error:
             # Without a recovery point, recovery reads more segments but loses no records.
             log.warning("ignoring a damaged checkpoint path=%s error=%s", os.path.join(path, file), error)
@@ -753,33 +768,12 @@ def _checksum_of(ends: object) -> int:
     return int(crc32c(_to_json(ends)))
 
 
-def _parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint. Raise ValueError or IndexError if it is damaged."""
-    lines = (data or b"0\n0\n").decode().split("\n")
-    if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
-        raise ValueError("the checkpoint is incomplete")
-    rows = [line.split() for line in lines[2:-1]]
-    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
-
-
 def _forget(directory: LogDir, name: TopicPartition) -> None:
     """The log of this partition is not in this directory."""
     directory.logs.pop(name, None)
     directory.unreadable.pop(name, None)
     directory.high_watermarks.pop(name, None)
     directory.cleaner_offsets.pop(name, None)
-
-
-def _abandon(of: Log) -> None:
-    """Use the files of a log no more: its folder is renamed or deleted."""
-    of.pending.clear()
-    of.deleted = True
-    # Close the files now: connections keep a reference to the log that they last appended to, and the disk space of an
-    # open file stays in use.
-    for segment in (*of.segments, *of.undeleted):
-        # A new log may get the same path: a thread that still works on this one must not change its files.
-        segment.disown_files()
-        segment.release_file()
 
 
 def _flush(of: Log) -> None:

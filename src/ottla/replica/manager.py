@@ -148,7 +148,7 @@ class ReplicaManager:
     def add(self, spec: PartitionSpec, state: PartitionState) -> Partition:
         """Serve a partition in the role that ``state`` gives it. Open its log, or create it if it does not exist."""
         name = spec.name
-        its_log = self.store.logs.get(name) or self.store.create(spec)
+        its_log = self.store.log_of(spec)
         its_log.inline_budget = self.inline_budget
         directory = self.store.dir_of(its_log)
         partition = Partition(

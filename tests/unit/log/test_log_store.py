@@ -122,6 +122,24 @@ def test_folder_of_an_earlier_topic_is_set_aside(disk: MemoryDisk, tmp_path: Pat
     assert folders(disk, tmp_path) == {f"orders-0.{topic_id_text(TOPIC_ID)}-stray", "orders-0"}
 
 
+def test_log_of_an_earlier_topic_that_was_opened_is_deleted(disk: MemoryDisk, tmp_path: Path) -> None:
+    """The topic was deleted and created again after its logs had been opened, before they were used."""
+    fixture = StoreFixture(killed(written(disk, tmp_path)), tmp_path)
+    fixture.start(spec())
+    earlier = fixture.log()
+    assert fixture.store.log_of(spec()) is earlier
+    assert earlier.log_end_offset > 0
+    made = fixture.store.log_of(spec(topic_id=OTHER_ID))
+    assert (made.log_start_offset, made.log_end_offset, made.epochs.latest) == (0, 0, -1)
+    assert fixture.store.log_of(spec(topic_id=OTHER_ID)) is made
+    assert earlier.deleted
+    write(made, batch(4))
+    again = StoreFixture(killed(fixture), tmp_path)
+    again.start(spec(topic_id=OTHER_ID))
+    assert offsets(again.log()) == [(0, 4)]
+    again.abandon()
+
+
 def test_folder_that_lies_where_a_new_topic_begins_is_set_aside(disk: MemoryDisk, tmp_path: Path) -> None:
     """A topic was deleted while the disk was away, and made again after the disk was back."""
     disk = killed(written(disk, tmp_path, *(batch() for _ in range(9))))
