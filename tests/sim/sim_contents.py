@@ -42,7 +42,8 @@ class CommittedContent:
         if self.end_offset >= leader.high_watermark:
             return
         self.power_failures = power_failures
-        if not self._batches:
+        if not self._batches or leader.log.log_start_offset > self.end_offset:
+            # Batches that were committed and deleted since the last call are not known.
             self._start_offset = leader.log.log_start_offset
         for header, content in batches_of(leader.log, self.end_offset):
             if header.next_offset > leader.high_watermark:
@@ -54,6 +55,7 @@ class CommittedContent:
         """A power failure has lost the batches from this offset on."""
         self._batches = {offset: content for offset, content in self._batches.items() if offset < end_offset}
         self.end_offset = min(self.end_offset, end_offset)
+        self._start_offset = min(self._start_offset, end_offset)
 
     def difference(self, broker: int, log: Log) -> int | None:
         """Return the offset of the first batch of a replica that is not the committed one; None if there is none."""

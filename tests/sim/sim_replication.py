@@ -22,6 +22,7 @@ from sim_invariants import batches_of
 
 from ottla.broker.membership import Membership
 from ottla.cluster.election import Controller
+from ottla.cluster.registration import Lease
 from ottla.cluster.schema import CONTROLLER_EPOCH
 from ottla.cluster.store import Changed, Op
 from ottla.cluster.view import NO_LEADER, ClusterView, ControllerView, PartitionView
@@ -49,6 +50,8 @@ class StoreMirror:
         self.view = ClusterView()
         #: the time of the last change of the leader
         self._elected_at: dict[Place, float] = {}
+        #: by broker: until when its last lease was valid that ended with a session
+        self._leased_until: dict[int, float] = {}
         #: operations that a controller has decided, with its epoch; by the identity of the operation
         self._decided: dict[int, tuple[Op, ControllerView]] = {}
         ensemble = world.ensemble
@@ -77,6 +80,17 @@ class StoreMirror:
             return ops, result
 
         controller._next_changes = decide_and_note  # type: ignore[method-assign]
+
+    def watch_lease(self, host: BrokerHost, lease: Lease) -> None:
+        """Note when a broker learns that its session has expired: what it acknowledged before may still arrive."""
+        end = lease.end
+
+        def note_and_end() -> None:
+            now = self._world.loop.time()
+            self._leased_until[host.broker_id] = now + min(lease.until - host.clock.since_boot(), 0.0)
+            end()
+
+        lease.end = note_and_end  # type: ignore[method-assign]
 
     def _check_decision(self, ops: Sequence[Op]) -> None:
         """A multi was applied. A decision of a controller counts only while no other broker has become it."""
@@ -152,7 +166,8 @@ class StoreMirror:
         host = self._world.hosts[broker]
         membership = host.broker._membership if host.broker is not None else None
         lease_s = membership.registration.lease.until - host.clock.since_boot() if membership is not None else -math.inf
-        has_lease = asked_at < self._world.loop.time() + lease_s
+        leased_until = max(self._world.loop.time() + lease_s, self._leased_until.get(broker, -math.inf))
+        has_lease = asked_at < leased_until
         return has_lease or asked_at < self._elected_at.get(place, 0.0) + s_after
 
     def partitions(self) -> Iterator[tuple[Place, PartitionView]]:
@@ -204,7 +219,7 @@ class ReplicationInvariants:
         self._told: dict[Place, tuple[int, int]] = {}
         #: power failures before the request of that reader
         self._told_failures: dict[Place, int] = {}
-        #: the synced end of each replica when its process ended
+        #: the synced end of each replica when its process ended or it was removed
         self._synced: dict[tuple[int, Place], int] = {}
         #: power failures so far
         self.power_failures = 0
@@ -327,9 +342,23 @@ class ReplicationInvariants:
             if membership is not None and self._watched.get(host.broker_id) is not membership:
                 self._watched[host.broker_id] = membership
                 self.store.watch_controller(host, membership.controller)
+                self.store.watch_lease(host, membership.registration.lease)
+                self._watch_removals(host)
         for place in self._world.places:
             self._extend_committed(place)
             self.check_eligible(place)
+
+    def _watch_removals(self, host: BrokerHost) -> None:
+        """Note the synced ends of replicas that are moved to other brokers: acknowledgements may arrive later."""
+        assert host.broker is not None
+        replicas = host.broker.replicas
+        removed = replicas.on_removed
+
+        def note_and_remove(partition: Partition) -> None:
+            self._synced[host.broker_id, _place(partition)] = partition.log.synced_end_offset
+            removed(partition)
+
+        replicas.on_removed = note_and_remove
 
     def _extend_committed(self, place: Place) -> None:
         leader = self.store.leader_of(place)

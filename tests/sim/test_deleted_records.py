@@ -133,6 +133,22 @@ def test_replica_that_was_away_joins_only_without_the_deleted_records() -> None:
     play(script)
 
 
+def test_records_that_are_committed_and_deleted_between_two_samples_are_not_compared() -> None:
+    async def script(world: World) -> None:
+        client, place, leader = await produced(world)
+        replication: Any = world.replication
+        replication.sample()
+        for number in range(4):
+            content = batch([f"more-{number}"], world.now_ms())
+            await client.ask(produce_request((place.topic, place.partition, content), acks=-1), 11, broker=leader)
+        manager: Any = getattr(world.hosts[leader].broker, "replicas", None)
+        manager.delete_records(manager.find(*place), COUNT + 3)
+        assert max(start_at(world, place, number) for number in world.hosts if number != leader) == 0
+        replication.sample()
+
+    play(script)
+
+
 def test_only_a_deletion_that_was_asked_for_lets_a_follower_start_after_its_leader() -> None:
     async def script(world: World) -> None:
         _, place, leader = await produced(world)

@@ -89,6 +89,43 @@ def test_log_whose_leader_epochs_are_lost_on_all_replicas_is_reported() -> None:
     play(script)
 
 
+def test_reply_that_left_before_the_broker_lost_its_session_is_no_violation() -> None:
+    async def script(world: World) -> None:
+        place = world.places[0]
+        replication: Any = world.replication
+        store = replication.store
+        replication.sample()
+        follower = next(number for number in world.hosts if number != store.leader_of(place))
+        broker: Any = world.hosts[follower].broker
+        before = world.loop.time()
+        await asyncio.sleep(1)
+        broker._membership.registration.lease.end()
+        ended_at = world.loop.time()
+        assert store.may_act_on_old_role(follower, place, before, s_after=0.0)
+        assert not store.may_act_on_old_role(follower, place, ended_at, s_after=0.0)
+
+    play(script)
+
+
+def test_acknowledgement_that_arrives_after_its_replicas_were_removed_is_no_violation() -> None:
+    async def script(world: World) -> None:
+        place = world.places[0]
+        replication: Any = world.replication
+        leader = replication.store.leader_of(place)
+        assert await produce(Client(world, "producer"), place, leader, 0) == 0
+        await until(lambda: all(each.log.synced_end_offset == 1 for each in replication._replicas(place).values()))
+        replication.sample()
+        for number, host in world.hosts.items():
+            if number != leader and host.broker is not None:
+                host.broker.replicas.remove(replication._replicas(place)[number], f"moved-{number}")
+        replication.acknowledged(place, 0)
+        assert world.violations == {}
+        replication.acknowledged(place, 1)
+        assert list(world.violations.pop("acknowledged-unsynced"))
+
+    play(script)
+
+
 class _Last:
     """In place of a generator of random numbers: chooses the last item."""
 
