@@ -119,6 +119,40 @@ def test_several_log_directories_share_the_partitions(start_ottla_broker: StartB
     assert consume(broker, "spread", 1) == [b"v"]
 
 
+def test_broker_starts_without_a_log_directory_that_cannot_be_used(
+    start_ottla_broker: StartBroker, tmp_path: Path
+) -> None:  # fmt: skip
+    paths = [tmp_path / "a", tmp_path / "b"]
+    broker = start_ottla_broker(data=str(paths[0]), settings={"log.dirs": ",".join(map(str, paths))})
+    topics = ("one", "two")
+    for topic in topics:
+        produce(broker, topic, [b"v"])
+    (kept,), (offline,) = ([topic for topic in topics if (path / f"{topic}-0").exists()] for path in paths)
+    broker.stop()
+    paths[1].rename(tmp_path / "away")
+    paths[1].write_text("")
+    broker.launch()
+    assert f"log directory {paths[1]} cannot be used: a file is in the place of the directory" in broker.errors()
+    assert consume(broker, kept, 1) == [b"v"]
+    produce(broker, "new", [b"v"])
+    with RawClient(broker.bootstrap) as client:
+        answer = client.ask(produce_request((offline, 0, batch_of(b"v")), acks=-1), 9)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        directories = client.ask(DescribeLogDirsRequest(topics=None), 4).results
+        assert [each.error_code for each in directories] == [0, ErrorCode.KAFKA_STORAGE_ERROR]
+    broker.stop()
+    paths[1].unlink()
+    (tmp_path / "away").rename(paths[1])
+    broker.launch()
+    for topic in (*topics, "new"):
+        assert consume(broker, topic, 1) == [b"v"]
+    broker.stop()
+    paths[0].rename(tmp_path / "away")
+    paths[0].write_text("")
+    done = run_broker("--data", ",".join(map(str, paths)), "--listener", "PLAINTEXT://127.0.0.1:0")
+    assert done.returncode == 1 and f"{paths[0]} cannot be used: a file is in the place" in done.stderr
+
+
 def error_of_list_offsets(client: RawClient, topic: str, timestamp: int) -> int:
     wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])

@@ -317,11 +317,12 @@ class BrokerHost:
         broker.replicas.apply_state = apply_and_report  # type: ignore[method-assign]
 
     async def _open_store(self, path: str) -> Any:
-        # The broker checks that the file of its store is there when its directory is not new.
+        # A broker that is alone checks that the file of its store is there when its directory is not new.
         try:
             self.disk.write_file(path, b"simulated", sync=True)
         except OSError as error:
-            raise UnusableStore(f"{path} cannot be opened ({error})") from None
+            if not self._settings.zookeeper_connect:
+                raise UnusableStore(f"{path} cannot be opened ({error})") from None
         store = self._ensemble.connect(self.name)
         store._loop = ContextLoop(self._loop, self._life)
         store.on_message = self._count_message

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LOG_DIR_FAULTS = (
     "lose a log directory",
     "fail a log directory",
+    "start without a log directory",
     "exchange log directories",
     "lose a log directory and end starts",
     "restart all without a log directory",
@@ -64,6 +65,8 @@ class LogDirFaults:
             self._when_redundant(host, self._stop_all, until)
         elif fault == "fail a log directory":
             self._fail(host)
+        elif fault == "start without a log directory":
+            self._fail_start(host)
         elif host not in self._failed:
             self._end(host)
             one, other = self._rng.sample(self._world.shape.directories, 2)
@@ -149,6 +152,19 @@ class LogDirFaults:
         self._world.trace(f"{host.name}: {kind} fails in {path}")
         host.disk.fail(kind, errno.EIO, times=None, path=path)
         self._later(rng.uniform(0.5, 4), self._replace_failed, host, path, self._world.loop.time() + _WAIT_S)
+
+    def _fail_start(self, host: BrokerHost) -> None:
+        """Let all calls in a directory fail from a step of the next start on, until the broker is restarted."""
+        rng = self._rng
+        if not host.is_ready or host in self._failed or not self._may_end():
+            return
+        self._end(host)
+        self._failed[host] = None
+        path = rng.choice([each for each in self._world.shape.directories if each != self._removed.get(host)])
+        skip = rng.choice((0, rng.randint(1, _START_STEPS)))
+        self._world.trace(f"{host.name}: all calls fail in {path} after {skip}")
+        host.disk.fail("any", errno.EIO, skip=skip, times=None, path=path)
+        self._later(rng.uniform(1, 6), self._replace_failed, host, path, self._world.loop.time() + _WAIT_S)
 
     def _replace_failed(self, host: BrokerHost, path: str, until: float) -> None:
         """Restart the broker; without the failed disk if the other replicas are in sync."""

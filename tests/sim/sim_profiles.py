@@ -59,7 +59,7 @@ PROFILES: dict[str, Profile] = {
         weights={
             **_PROCESSES, "power failure": 1, "power failure while writing": 1, "cut brokers": 1,
             "lose a log directory": 6, "fail a log directory": 3, "exchange log directories": 2,
-            "restart all without a log directory": 6,
+            "start without a log directory": 5, "restart all without a log directory": 6,
         },
     ),
     "starts": Profile(

@@ -22,6 +22,7 @@ from ottla.broker.apis.fetch import FetchApi
 from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.coordination import Coordination
+from ottla.broker.data_directories import lock_data
 from ottla.broker.dead_letters import DeadLetters
 from ottla.broker.dispatch import Dispatcher, served_apis
 from ottla.broker.group_metrics import GroupMetrics
@@ -66,7 +67,6 @@ from ottla.env.metrics import Histogram
 from ottla.env.metrics_server import MetricsServer
 from ottla.env.tasks import Tasks, ThreadPool, Threads, attempt
 from ottla.env.timers import TimerWheel
-from ottla.log.directories import check_owner, read_meta
 from ottla.log.store import LogStore, PartitionSpec
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
@@ -121,7 +121,7 @@ class Broker:
         self._partitions_unfrozen = 0
         self._deferred = Deferred(loop, self._clock.monotonic)
         self._view = ClusterView()
-        self._log_store = LogStore(self._disk, settings.data_dirs, self._threads)
+        self._log_store = LogStore(self._disk, settings.data_dirs, self._threads, needs_first=self._is_alone)
         self.replicas = ReplicaManager(
             broker_id=settings.broker_id, exists=self._has_partition, clock=self._clock, disk=self._disk,
             store=self._log_store, threads=self._threads,
@@ -227,15 +227,9 @@ class Broker:
         settings = self._settings
         first = settings.data_dirs[0]
         store_path = os.path.join(first, FILE_NAME)
-        try:
-            known = self._known_cluster_id(store_path)
-            for path in settings.data_dirs:
-                check_owner(self._disk, path, known, settings.broker_id)
-            self._log_store.lock()
-        except OSError as error:
-            where = _data_dir_of(error.filename, settings.data_dirs)
-            advice = directory_advice(error, option="--data")
-            raise StartError(f"data directory {where} cannot be used: {advice}") from None
+        known = lock_data(
+            self._disk, self._log_store, broker_id=settings.broker_id, metadata=store_path if self._is_alone else None
+        )
         self._store = await self._open_metadata(store_path)
         cluster_id = await read_and_write(
             self._store, partial(self._store.load, "/"), partial(self._complete_tree, store_path, known)
@@ -301,24 +295,6 @@ class Broker:
             ops.append(Create(CLUSTER_SECRET, to_json({"version": 1, "secret": self._random_bytes(32).hex()})))
         return ops, cluster_id
 
-    def _known_cluster_id(self, store_path: str) -> str | None:
-        """Return the id of the cluster that the data directories belong to; None if all of them are new.
-
-        The metadata of a broker that is alone are in the first directory. In a cluster the disk of any directory may
-        have been replaced by an empty one.
-        """
-        first = os.path.dirname(store_path)
-        paths = [first] if self._is_alone else self._settings.data_dirs
-        owners = (read_meta(self._disk, path).get("cluster.id") for path in paths)
-        cluster_id = next((owner for owner in owners if owner is not None), None)
-        if cluster_id is not None and self._is_alone and not self._disk.file_size(store_path):
-            raise StartError(
-                f"data directory {first} belongs to cluster {cluster_id}, whose metadata ({FILE_NAME}) is missing or "
-                "empty; name the directory that has the file first in log.dirs, restore it from a backup, or choose "
-                "another --data directory if this one is another system's"
-            )
-        return cluster_id
-
     def _new_directory_id(self, path: str) -> str:
         """Return the id of a directory whose ``meta.properties`` has none, or is missing."""
         return read_runs(self._disk, path).directory_id or self._new_text_id()
@@ -380,15 +356,16 @@ class Broker:
             unique=lambda: self._random_bytes(16).hex(),
             rate=lambda: services.settings.replica_alter_log_dirs_io_max_bytes_per_second,
         )  # fmt: skip
-        self._seen = SeenMetadata(self._disk, self._log_store.dirs[0].path, is_used=not self._is_alone)
+        self._seen = SeenMetadata(self._disk, self._log_store.usable_dirs()[0].path, is_used=not self._is_alone)
         nodes = await self._seen.load(self._store, self._clock.monotonic)
         self._secret = bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
         self._view.apply([Changed(path, node) for path, node in nodes.items()])
         specs = self._load_settings()
         registered = nodes.get(registered_path(settings.broker_id))
         last_dirs = None if registered is None else dirs_of_last_run(registered)
-        compared = recognise(self._disk, self._log_store.dirs, last_dirs)
+        incarnation = self._random_bytes(16)
         try:
+            compared = recognise(self._disk, self._log_store, last_dirs, incarnation.hex())
             self._log_store.load(specs)
         except OSError as error:
             raise StartError(f"the logs cannot be opened: {error}; check the disk") from None
@@ -401,7 +378,7 @@ class Broker:
             clients=BrokerClients(
                 self._loop, self._network, client_id=f"broker-{settings.broker_id}", security=self._peer_security()
             ),
-            incarnation=self._random_bytes(16),
+            incarnation=incarnation,
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
             role_of=self._role_of, roles_changed=self._coordination.roles_changed, fail=self._fail,
         )  # fmt: skip
@@ -760,11 +737,6 @@ class Broker:
 
 async def _read_no_ensemble() -> Ensemble | None:
     return None
-
-
-def _data_dir_of(path: str | None, data_dirs: Sequence[str]) -> str:
-    """Return the data directory that holds `path`; the first one if none does."""
-    return next((one for one in data_dirs if path is not None and path.startswith(one)), data_dirs[0])
 
 
 def _connection_limits(settings: BrokerSettings) -> ConnectionLimits:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.broker.contacts import Contacts
-from ottla.broker.incarnation import Comparison, next_dirs, run_number, write_runs
+from ottla.broker.incarnation import Comparison, compare_usable, next_dirs, run_number, write_runs
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
 from ottla.broker.services import Services
@@ -123,7 +123,8 @@ class Membership:
         self._contacts = Contacts()
         #: by broker id: the registration that is probed, and the task
         self._probes: dict[int, tuple[int, asyncio.Task[None]]] = {}
-        self._last_run = -1
+        #: numbers of the last run, and of the one that had the logs in directories that cannot be used
+        self._last_run = self._unusable_run = -1
         self._is_lease_over = False
         self._is_leaving = False
         self._is_reporting = False
@@ -136,14 +137,18 @@ class Membership:
         """Begin a run of this broker: from now on nothing of an earlier run counts. Mark logs that may lack records.
 
         ``last`` has the log directories of the last run, and ``compared`` is their comparison with the present ones.
-        `incarnation` explains the order of these steps.
+        `incarnation` explains the order of these steps; the first one is done.
         """
-        dirs, run = self._log_store.dirs, self._incarnation.hex()
-        self._last_run = run_number(last.run) if last is not None else -1
-        for each in dirs:
-            write_runs(self._disk, each.path, each.directory_id, compared.recognised_by[each.path], run)
+        store, run = self._log_store, self._incarnation.hex()
+        compared = compare_usable(store, compared.present, last)  # directories may have failed since
+        used = store.usable_dirs()
+        is_complete = len(used) == len(store.dirs)
+        if last is not None:
+            self._last_run = run_number(last.run)
+            runs = {run_number(last.last_runs[each]) for each in compared.missing}
+            self._unusable_run = runs.pop() if len(runs) == 1 else self._last_run
         await self.registration.begin_run(last)
-        if compared.missing:
+        if compared.missing and is_complete:
             log.error(
                 "log directories of the last run are missing, partitions whose logs were there have no log until it is "
                 "copied from another replica; if the directories exist, add them to log.dirs again and restart "
@@ -152,10 +157,14 @@ class Membership:
             )  # fmt: skip
         if unclean := self._unclean_ends(compared, is_first_run=last is None):
             await self._mark_unclean(unclean)
-        await self.registration.write_dirs(next_dirs(last, [each.directory_id for each in dirs], run))
-        self._log_store.begin_writing()
-        for each in dirs:
-            write_runs(self._disk, each.path, each.directory_id, run)
+        unusable = () if is_complete else compared.missing
+        await self.registration.write_dirs(next_dirs(last, [each.directory_id for each in used], run, unusable))
+        store.begin_writing()
+        for each in store.usable_dirs():
+            try:
+                write_runs(self._disk, each.path, each.directory_id, run)
+            except OSError as error:
+                store.set_unusable(each, error)
 
     def _unclean_ends(self, compared: Comparison, *, is_first_run: bool) -> dict[TopicPartition, LogEnd]:
         """Return the ends of the logs that may lack records of the last run."""
@@ -184,7 +193,9 @@ class Membership:
             return False  # what the log contains now must be written
         if self._session_s is None:
             return True  # there is no other replica that could have more records
-        if its_log.lost_synced or its_log.failure is not None or self._content_of(its_log) is DirContent.RETURNED:
+        if its_log.lost_synced or its_log.failure is not None:
+            return False
+        if self._content_of(its_log) in (DirContent.RETURNED, DirContent.AWAITED):
             return False
         if name in store.created:
             # A power failure may have taken the folder with the log, in any of the directories.
@@ -199,9 +210,12 @@ class Membership:
         ends: dict[str, dict[int, LogEnd | None]] = {}
         runs: dict[str, dict[int, int]] = {}
         for name, its_log in self._log_store.logs.items():
-            ends.setdefault(name.topic, {})[name.partition] = unclean.get(name)
-            if name not in self._log_store.created:
-                runs.setdefault(name.topic, {})[name.partition] = self._log_store.dir_of(its_log).run
+            end, directory = unclean.get(name), self._log_store.dir_of(its_log)
+            if directory.offline and end is not None and end.end_offset == LOG_OFFLINE:
+                end = end._replace(last_epoch=self._unusable_run)
+            ends.setdefault(name.topic, {})[name.partition] = end
+            if name not in self._log_store.created and not directory.offline:
+                runs.setdefault(name.topic, {})[name.partition] = directory.run
         lost = sum(end.end_offset == LOG_LOST for end in unclean.values())
         log.warning("logs may lack records of the last run: unclean=%d lost=%d", len(unclean), lost)
 

@@ -210,8 +210,9 @@ def _check_free_space(path: str) -> Check:
 
 
 def _check_stop(path: str) -> Iterator[Check]:
+    from ottla.log.checkpoints import CLEAN_STOP
     from ottla.log.directories import META
-    from ottla.log.store import CLEAN_STOP, LOCK
+    from ottla.log.store import LOCK
 
     if _is_locked(os.path.join(path, LOCK)):
         yield Check("lock", OK, "a running broker holds this directory")

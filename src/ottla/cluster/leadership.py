@@ -337,6 +337,9 @@ def mark_unclean(
     replica would have left the ISR and the ELR. A log of an earlier run lacks records that were committed in between,
     unless it has exactly this end already: then the start that wrote it was interrupted.
 
+    The mark of an offline log has the number of the run that had it last if its directory could not be used at a start.
+    It is judged in the same way, and if it is lost later, the mark keeps this number.
+
     The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
     decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
     broker's next fetches: it would count them for the ISR and acknowledge records that are behind this end.
@@ -344,7 +347,9 @@ def mark_unclean(
     partitions = []
     for number, partition in enumerate(topic.partitions):
         if broker in partition.isr or broker in partition.elr:
-            newly_lost = LogEnd(broker, last_run, LOG_LOST)
+            offline = next((each for each in partition.unclean if _is_awaited(each, broker)), None)
+            had_last = last_run if offline is None else offline.last_epoch
+            newly_lost = LogEnd(broker, had_last, LOG_LOST)
             end, run = ends.get(number, newly_lost), runs.get(number, -1)
             if end is None:
                 partitions.append(partition)
@@ -353,11 +358,17 @@ def mark_unclean(
             if lost is not None:
                 is_complete = end.end_offset != LOG_LOST and run == lost.last_epoch != -1
                 end = end if is_complete else lost  # otherwise what it has now was begun anew, or is older
-            elif end.end_offset == LOG_LOST or (run not in (-1, last_run) and end not in partition.unclean):
+            elif end.end_offset == LOG_LOST or (run not in (-1, had_last) and end not in partition.unclean):
                 end = newly_lost
+            elif offline is not None and end.end_offset == LOG_OFFLINE and end.last_epoch != -1:
+                end = offline  # its directory still cannot be used
             partition = _marked(partition, end)
         partitions.append(partition)
     return _with_partitions(topic, partitions)
+
+
+def _is_awaited(end: LogEnd, broker: int) -> bool:
+    return end.broker == broker and end.end_offset == LOG_OFFLINE and end.last_epoch != -1
 
 
 def mark_offline(topic: TopicView, broker: int, numbers: Collection[int]) -> TopicView | None:

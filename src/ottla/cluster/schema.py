@@ -172,7 +172,7 @@ def broker_json(
 
 def registered_json(
     incarnation: bytes, endpoints: Sequence[Endpoint] = (), rack: str | None = None, *,
-    log_dirs_run: str | None = None, log_dirs: Mapping[str, str] | None = None,
+    log_dirs_run: str | None = None, log_dirs: Mapping[str, str] | None = None, log_dirs_unusable: Sequence[str] = (),
 ) -> bytes:  # fmt: skip
     """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start.
 
@@ -184,6 +184,8 @@ def registered_json(
         value |= {"endpoints": [str(endpoint) for endpoint in endpoints], "rack": rack}
     if log_dirs_run is not None:
         value |= {"log_dirs_run": log_dirs_run, "log_dirs": dict(log_dirs or {})}
+    if log_dirs_unusable:
+        value["log_dirs_unusable"] = list(log_dirs_unusable)
     return to_json(value)
 
 

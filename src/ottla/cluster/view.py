@@ -62,7 +62,8 @@ class LogEnd(NamedTuple):
     """The end of a log after a stop that was not clean, or a log whose disk failed: records may be missing there."""
 
     broker: int
-    #: leader epoch of the last record; -1 if there is none. If the log is lost: a number of the last run that had it
+    #: leader epoch of the last record; -1 if there is none. If the log is lost, or its directory could not be used at a
+    #: start: a number of the last run that had it
     last_epoch: int
     #: the offset after the last record, LOG_LOST or LOG_OFFLINE
     end_offset: int
@@ -196,6 +197,8 @@ class RegisteredDirs(NamedTuple):
     run: str
     #: by directory id: incarnation of the last run that used the directory
     last_runs: Mapping[str, str]
+    #: ids of directories that this run could not use, and in whose place it created no logs
+    unusable: tuple[str, ...] = ()
 
 
 class ControllerView(NamedTuple):
@@ -349,7 +352,8 @@ def registered_dirs_of(value: bytes) -> RegisteredDirs:
     """
     data = json.loads(value)
     dirs = {str(each): str(run) for each, run in data.get("log_dirs", {}).items()}
-    return RegisteredDirs(str(data["log_dirs_run"] if "log_dirs_run" in data else data["incarnation"]), dirs)
+    run = str(data["log_dirs_run"] if "log_dirs_run" in data else data["incarnation"])
+    return RegisteredDirs(run, dirs, tuple(map(str, data.get("log_dirs_unusable", ()))))
 
 
 def _metric_name(topic: str) -> str:

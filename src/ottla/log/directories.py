@@ -32,18 +32,21 @@ class DirContent(IntEnum):
 
     #: new, wiped or an older copy: its logs may lack records
     UNKNOWN = 0
-    #: the logs of an earlier run: the last run did not have this directory
+    #: the logs of an earlier run: the last run did not have this directory, and created logs in its place
     RETURNED = 1
+    #: the logs of an earlier run: the last run could not use this directory, and created no logs in its place
+    AWAITED = 2
     #: the logs of the last run
-    CURRENT = 2
+    CURRENT = 3
 
 
 class LogDir:
     """One log directory."""
 
-    def __init__(self, path: str, lock_fd: int) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.lock_fd = lock_fd
+        #: None while the directory is not locked
+        self.lock_fd: int | None = None
         #: random, in ``meta.properties``; directories of other releases may lack it there
         self.directory_id = ""
         self.content = DirContent.CURRENT
@@ -52,6 +55,8 @@ class LogDir:
         #: whether the last stop was clean; without one, a power failure may have taken whole logs
         self.has_clean_stop = False
         self.offline = False
+        #: why the directory could not be used at the start, and what to do; None if it could
+        self.failure: str | None = None
         #: False while the disk has less free space than `log.dir.free.bytes.min`
         self.has_room = True
         self.logs: dict[TopicPartition, Log] = {}
@@ -92,9 +97,8 @@ def read_meta(disk: Disk, path: str) -> dict[str, str]:
     return meta
 
 
-def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -> None:
-    """Raise StartError if the directory belongs to another cluster or broker. Change no file."""
-    meta = read_meta(disk, path)
+def check_owner(meta: Mapping[str, str], path: str, cluster_id: str | None, broker_id: int) -> None:
+    """Raise StartError if a directory with this ``meta.properties`` belongs to another cluster or broker."""
     owner_cluster, owner_id = meta.get("cluster.id"), meta.get("node.id", meta.get("broker.id"))
     if owner_cluster is not None and owner_cluster != cluster_id:
         raise StartError(
@@ -106,15 +110,6 @@ def check_owner(disk: Disk, path: str, cluster_id: str | None, broker_id: int) -
             f"data directory {path} belongs to broker {owner_id}, not to {broker_id}; start with --id {owner_id} "
             "or choose another --data directory"
         )
-
-
-def parse_checkpoint(data: bytes | None) -> dict[TopicPartition, int]:
-    """Return the offsets in a checkpoint. Raise ValueError or IndexError if it is damaged."""
-    lines = (data or b"0\n0\n").decode().split("\n")
-    if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
-        raise ValueError("the checkpoint is incomplete")
-    rows = [line.split() for line in lines[2:-1]]
-    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
 
 
 def abandon_files(of: Log) -> None:

@@ -8,12 +8,15 @@ that were never synced, or its file was damaged or removed later.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from itertools import chain, count
 
-from ottla.env.disk import Disk
+from ottla.env.disk import NO_ROOM, Disk, WriteFailed
 from ottla.model.types import TopicPartition, topic_id_text
+
+log = logging.getLogger(__name__)
 
 METADATA = "partition.metadata"
 #: end of the name of a folder that is kept, but not used
@@ -54,3 +57,22 @@ def free_stray_name(disk: Disk, path: str, word: str) -> str:
     """Return a name that no folder has yet, for the folder ``path`` that is set aside."""
     names = (f"{path}.{word}{number}{STRAY}" for number in chain([""], (f"-{n}" for n in count(2))))
     return next(name for name in names if not disk.exists(name))
+
+
+def complete_topic_id(disk: Disk, path: str, topic_id: bytes) -> None:
+    """Write the topic id into a folder without one, so that a later topic with the same name does not use it."""
+    try:
+        write_topic_id(disk, path, topic_id, sync=True)
+    except WriteFailed as error:
+        if error.errno not in NO_ROOM:
+            raise
+        log.warning("topic id cannot be written, the next start tries again path=%s error=%s", path, error)
+
+
+def set_aside(disk: Disk, path: str, folder: str, word: str) -> None:
+    """Rename a folder of a log directory that is not the one of its partition."""
+    aside = free_stray_name(disk, os.path.join(path, folder), word)
+    log.warning("folder is not the one of its partition, it was renamed path=%s", aside)
+    disk.rename(os.path.join(path, folder), aside)
+    # Before a new folder gets the name: a power failure must not bring back this one in its place.
+    disk.fsync_dir(path)

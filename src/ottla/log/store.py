@@ -14,25 +14,34 @@ is the only copy, because its file may have been damaged after its batches were 
 A log that cannot be read at the start is offline, and ``Log.failure`` holds the reason. All other logs start. The files
 of an offline log are not changed, and the checkpoints keep its offsets, so that the next start can open it if the disk
 is healthy again.
+
+A directory that cannot be used at the start is offline (``set_unusable``), and the others are used. A log that is found
+in none of them may be in this one, so it is offline too: it is not created anew.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from crc32c import crc32c
-
+from ottla.env.advice import directory_advice
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
 from ottla.env.tasks import Threads
-from ottla.log.directories import META, CheckpointedOffsets, LogDir, abandon_files, parse_checkpoint, read_meta
+from ottla.log.checkpoints import (
+    CLEAN_STOP,
+    format_offsets,
+    parse_offsets,
+    read_clean_stop,
+    read_offsets,
+    write_clean_stop,
+)
+from ottla.log.directories import META, CheckpointedOffsets, LogDir, abandon_files, read_meta
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.folders import METADATA, free_stray_name, partition_of, topic_id_in, write_topic_id
+from ottla.log.folders import METADATA, complete_topic_id, partition_of, set_aside, topic_id_in, write_topic_id
 from ottla.log.log import Log
 from ottla.log.log_starts import Offsets, first_segment, starts_of
 from ottla.log.moving import FUTURE, FutureLog
@@ -52,7 +61,6 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-CLEAN_STOP = ".kafka_cleanshutdown"
 LOCK = ".lock"
 #: more logs than this are flushed in threads at the stop
 _FLUSH_HERE_MAX = 16
@@ -76,11 +84,12 @@ class PartitionSpec:
 class LogStore:
     """The logs by partition. All methods run on the event loop; some submit work to threads."""
 
-    def __init__(self, disk: Disk, paths: Iterable[str], threads: Threads) -> None:
+    def __init__(self, disk: Disk, paths: Iterable[str], threads: Threads, *, needs_first: bool = False) -> None:
+        """``needs_first`` says that the first directory has files which the broker cannot do without."""
         self._disk = disk
         self._threads = threads
-        self._paths = list(paths)
-        self.dirs: list[LogDir] = []
+        self._needs_first = needs_first
+        self.dirs = [LogDir(path) for path in paths]
         self.logs: dict[TopicPartition, Log] = {}
         self._topic_ids: dict[TopicPartition, bytes] = {}  # the ids of the topics whose logs these are
         #: the logs that `load` created because it found no folder
@@ -98,39 +107,71 @@ class LogStore:
 
     # -- start ----------------------------------------------------------------------------------------------------
 
+    def usable_dirs(self) -> list[LogDir]:
+        return [each for each in self.dirs if not each.offline]
+
+    def set_unusable(self, directory: LogDir, error: OSError) -> None:
+        """Start without a directory. Raise the error if it is the last one, or is needed, or if the disk is sound."""
+        is_needed = self._needs_first and directory is self.dirs[0]
+        if is_needed or self.usable_dirs() == [directory] or error.errno in NO_DESCRIPTORS:
+            raise error
+        directory.offline = True
+        advice = directory_advice(error, option="log.dirs")
+        directory.failure = f"log directory {directory.path} cannot be used: {advice}"
+        log.error(
+            "%s; then restart the broker. Until then the partitions in it are offline. If its data are lost, remove it "
+            "from log.dirs, or replace it by an empty one: the logs are then copied from other replicas",
+            directory.failure,
+        )  # fmt: skip
+        for each in directory.logs.values():
+            each.failure = directory.failure
+
     def lock(self) -> None:
-        """Create and lock the directories. Raise StartError if another process has locked one of them."""
-        for path in self._paths:
-            if self._paths.count(path) > 1:
-                raise StartError(f"log.dirs names the data directory {path} twice; remove one of them")
-            self._disk.makedirs(path)
-            lock_fd = self._disk.lock(os.path.join(path, LOCK))
-            if lock_fd is None:
+        """Create and lock the usable directories. Raise StartError if another process has locked one of them."""
+        paths = [each.path for each in self.dirs]
+        for directory in self.usable_dirs():
+            if paths.count(directory.path) > 1:
+                raise StartError(f"log.dirs names the data directory {directory.path} twice; remove one of them")
+            if directory.lock_fd is not None:
+                continue
+            try:
+                self._disk.makedirs(directory.path)
+                directory.lock_fd = self._disk.lock(os.path.join(directory.path, LOCK))
+            except OSError as error:
+                self.set_unusable(directory, error)
+                continue
+            if directory.lock_fd is None:
                 raise StartError(
-                    f"data directory {path} is in use by another broker process; stop that one, "
+                    f"data directory {directory.path} is in use by another broker process; stop that one, "
                     "or choose another --data directory"
                 )
-            self.dirs.append(LogDir(path, lock_fd))
 
     def write_meta(self, cluster_id: str, broker_id: int, directory_id: Callable[[str], str]) -> None:
         """Write ``meta.properties``, which names the owner, into each new directory.
 
         ``directory_id`` returns the id of a directory that has none in this file, by its path.
         """
-        for directory in self.dirs:
-            meta = read_meta(self._disk, directory.path)
-            directory.directory_id = meta.get("directory.id") or directory_id(directory.path)
-            if not meta:
-                text = (
-                    f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory.directory_id}\n"
-                )
-                self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
-                # The directory itself may be new, so sync its parent. Skip a parent that the process may not open.
-                try:
-                    self._disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
-                except OSError as error:
-                    if error.errno not in (errno.EACCES, errno.EPERM):
-                        raise
+        for directory in self.usable_dirs():
+            try:
+                self._write_meta(directory, cluster_id, broker_id, directory_id)
+            except OSError as error:
+                self.set_unusable(directory, error)
+
+    def _write_meta(
+        self, directory: LogDir, cluster_id: str, broker_id: int, directory_id: Callable[[str], str]
+    ) -> None:  # fmt: skip
+        meta = read_meta(self._disk, directory.path)
+        directory.directory_id = meta.get("directory.id") or directory_id(directory.path)
+        if meta:
+            return
+        text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory.directory_id}\n"
+        self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
+        # The directory itself may be new, so sync its parent. Skip a parent that the process may not open.
+        try:
+            self._disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                raise
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
         """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks.
@@ -141,66 +182,90 @@ class LogStore:
         high_watermarks: dict[TopicPartition, int] = {}
         dir_of_duplicate = self._choose_duplicates(specs)
         missing: list[tuple[LogDir, str, CleanStop]] = []
-        for directory in self.dirs:
-            path = directory.path
-            for file in self._disk.listdir(path):
-                if file.endswith(".tmp"):
-                    # If a checkpoint were written to this file again, a power failure could keep its new name and bring
-                    # back its old content.
-                    self._disk.remove(os.path.join(path, file))
-            clean = self._read_clean_stop(path)
-            self.was_clean &= clean is not None or not self._has_logs(path)
-            directory.has_clean_stop = clean is not None
-            recovery_points = self._read_checkpoint(path, RECOVERY_POINTS)
-            start_offsets = self._read_checkpoint(path, START_OFFSETS)
-            directory.note_checkpointed(recovery_points)
-            directory.note_checkpointed(start_offsets)
-            cleaner_offsets = self._load_cleaner_offsets(directory)
-            directory.high_watermarks = marks = self._read_checkpoint(path, HIGH_WATERMARKS)
-            directory.note_checkpointed(marks)
-            high_watermarks |= marks
-            folders = dict.fromkeys(self._disk.listdir(path))
-            for folder in folders:
-                name = partition_of(folder)
-                if folder.endswith(("-delete", FUTURE)):
-                    self._remove_folder(os.path.join(path, folder))
-                elif name is not None and dir_of_duplicate.get(name, path) != path:
-                    self._set_aside(path, folder, "moved")
-                elif name is not None and (spec := specs.get(name)) is not None:
-                    offsets = CheckpointedOffsets(
-                        recovery_point=recovery_points.get(name), start=start_offsets.get(name),
-                        high_watermark=marks.get(name),
-                        cleaner=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
-                    )  # fmt: skip
-                    self._open(directory, folder, spec, (clean or {}).get(folder), offsets)
-                elif name is not None:
-                    if cleaner_offsets is not None and name in cleaner_offsets:
-                        directory.cleaner_offsets[name] = cleaner_offsets[name]
-                    log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
-            # A folder that was set aside is not lost: its batches are not those of the partition.
-            missing += [(directory, folder, end) for folder, end in (clean or {}).items() if folder not in folders]
-            if cleaner_offsets is not None:
-                # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
-                self.write_cleaner_offsets(directory)
+        for directory in self.usable_dirs():
+            try:
+                missing += self._load_directory(directory, specs, dir_of_duplicate)
+            except OSError as error:
+                self.set_unusable(directory, error)
+            high_watermarks |= directory.high_watermarks
         for directory, folder, end in missing:
             name = partition_of(folder)
             # It is in another directory if a start that set the folder aside was interrupted.
-            if name is not None and name not in self.logs and (spec := specs.get(name)) is not None:
+            if directory.offline or name is None or name in self.logs or (spec := specs.get(name)) is None:
+                continue
+            try:
                 self._open_lost(directory, folder, spec, end)
+            except OSError as error:
+                self.set_unusable(directory, error)
+        unusable = next((each for each in self.dirs if each.offline), None)
         for name, spec in specs.items():
-            if name not in self.logs:
+            if name in self.logs:
+                continue
+            if unusable is None:
                 self._create(spec)
                 self.created.add(name)
+            else:
+                absent = self._add(unusable, self._empty_log(os.path.join(unusable.path, str(name)), spec))
+                absent.failure, self._topic_ids[name] = unusable.failure, spec.topic_id
         return high_watermarks
+
+    def _load_directory(
+        self, directory: LogDir, specs: Mapping[TopicPartition, PartitionSpec],
+        dir_of_duplicate: Mapping[TopicPartition, str],
+    ) -> list[tuple[LogDir, str, CleanStop]]:  # fmt: skip
+        """Open the logs of a directory. Return those that its clean stop file names and whose folders are missing."""
+        path = directory.path
+        for file in self._disk.listdir(path):
+            if file.endswith(".tmp"):
+                # If a checkpoint were written to this file again, a power failure could keep its new name and bring
+                # back its old content.
+                self._disk.remove(os.path.join(path, file))
+        clean = read_clean_stop(self._disk, path)
+        self.was_clean &= clean is not None or not any(map(partition_of, self._disk.listdir(path)))
+        directory.has_clean_stop = clean is not None
+        recovery_points = read_offsets(self._disk, path, RECOVERY_POINTS)
+        start_offsets = read_offsets(self._disk, path, START_OFFSETS)
+        directory.note_checkpointed(recovery_points)
+        directory.note_checkpointed(start_offsets)
+        cleaner_offsets = self._load_cleaner_offsets(directory)
+        directory.high_watermarks = marks = read_offsets(self._disk, path, HIGH_WATERMARKS)
+        directory.note_checkpointed(marks)
+        folders = dict.fromkeys(self._disk.listdir(path))
+        for folder in folders:
+            name = partition_of(folder)
+            if folder.endswith(("-delete", FUTURE)):
+                self._remove_folder(os.path.join(path, folder))
+            elif name is not None and dir_of_duplicate.get(name, path) != path:
+                set_aside(self._disk, path, folder, "moved")
+            elif name is not None and (spec := specs.get(name)) is not None:
+                offsets = CheckpointedOffsets(
+                    recovery_point=recovery_points.get(name), start=start_offsets.get(name),
+                    high_watermark=marks.get(name),
+                    cleaner=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
+                )  # fmt: skip
+                self._open(directory, folder, spec, (clean or {}).get(folder), offsets)
+            elif name is not None:
+                if cleaner_offsets is not None and name in cleaner_offsets:
+                    directory.cleaner_offsets[name] = cleaner_offsets[name]
+                log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
+        if cleaner_offsets is not None:
+            # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
+            self.write_cleaner_offsets(directory)
+        # A folder that was set aside is not lost: its batches are not those of the partition.
+        return [(directory, folder, end) for folder, end in (clean or {}).items() if folder not in folders]
 
     def begin_writing(self) -> None:
         """Prepare for appends, when the metadata store knows which of the loaded logs are lost. Raise OSError."""
-        for directory in self.dirs:
-            # From here on the next start must treat a crash as a crash.
-            self._disk.remove(os.path.join(directory.path, CLEAN_STOP))
-            self._disk.fsync_dir(directory.path)
+        for directory in self.usable_dirs():
+            try:
+                # From here on the next start must treat a crash as a crash.
+                self._disk.remove(os.path.join(directory.path, CLEAN_STOP))
+                self._disk.fsync_dir(directory.path)
+            except OSError as error:
+                self.set_unusable(directory, error)
         for name in self.created:
-            self._make_folder_early(self.logs[name])
+            if self.logs[name].failure is None:
+                self._make_folder_early(self.logs[name])
 
     def _choose_duplicates(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, str]:
         """Return the directory to use for each log that has folders in several.
@@ -212,13 +277,18 @@ class LogStore:
         when its partition was moved away and came back: it has no entry in the clean stop file.
         """
         found: dict[TopicPartition, list[LogDir]] = {}
-        for directory in self.dirs if len(self.dirs) > 1 else ():
-            for folder in self._disk.listdir(directory.path):
+        for directory in self.usable_dirs() if len(self.dirs) > 1 else ():
+            try:
+                folders = self._disk.listdir(directory.path)
+            except OSError as error:
+                self.set_unusable(directory, error)
+                continue
+            for folder in folders:
                 if (name := partition_of(folder)) is not None and name in specs:
                     found.setdefault(name, []).append(directory)
-
         found = {name: directories for name, directories in found.items() if len(directories) > 1}
-        clean = {each.path: self._read_clean_stop(each.path) or {} for each in self.dirs} if found else {}
+        usable = self.usable_dirs() if found else ()
+        clean = {each.path: read_clean_stop(self._disk, each.path) or {} for each in usable}
 
         def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int, bool]:
             file = os.path.join(directory.path, str(spec.name), METADATA)
@@ -259,7 +329,7 @@ class LogStore:
                 directory.cleaner_offsets[spec.name] = offsets.cleaner
             return
         if not has_id:
-            self._complete_topic_id(path, spec)
+            complete_topic_id(self._disk, path, spec.topic_id)
         if opened.first_dirty_offset:
             directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
 
@@ -268,9 +338,6 @@ class LogStore:
         self._make_folder(directory, spec)
         no_offsets = CheckpointedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
         self._open(directory, folder, spec, clean, no_offsets)
-
-    def _has_logs(self, path: str) -> bool:
-        return any(partition_of(folder) is not None for folder in self._disk.listdir(path))
 
     def _check_topic_id(self, directory: LogDir, folder: str, spec: PartitionSpec) -> bool | None:
         """Return whether the folder has the id of the topic. Set it aside and return None if it is not the topic's.
@@ -282,9 +349,9 @@ class LogStore:
         if found == topic_id_text(spec.topic_id):
             return True
         if found is not None:
-            self._set_aside(directory.path, folder, found)
+            set_aside(self._disk, directory.path, folder, found)
         elif spec.replicated:
-            self._set_aside(directory.path, folder, "unidentified")
+            set_aside(self._disk, directory.path, folder, "unidentified")
             if directory.has_clean_stop:
                 self.lost.add(spec.name)  # the file was damaged, and the log may have had records
             log.error(
@@ -299,22 +366,6 @@ class LogStore:
             )  # fmt: skip
             return False
         return None
-
-    def _complete_topic_id(self, path: str, spec: PartitionSpec) -> None:
-        """Write the topic id into a folder without one, so that a later topic with the same name does not use it."""
-        try:
-            write_topic_id(self._disk, path, spec.topic_id, sync=True)
-        except WriteFailed as error:
-            if error.errno not in NO_ROOM:
-                raise
-            log.warning("topic id cannot be written, the next start tries again path=%s error=%s", path, error)
-
-    def _set_aside(self, path: str, folder: str, word: str) -> None:
-        aside = free_stray_name(self._disk, os.path.join(path, folder), word)
-        log.warning("folder is not the one of its partition, it was renamed path=%s", aside)
-        self._disk.rename(os.path.join(path, folder), aside)
-        # Before a new folder gets the name: a power failure must not bring back this one in its place.
-        self._disk.fsync_dir(path)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
@@ -355,9 +406,9 @@ class LogStore:
         if len(self.dirs) > 1:
             name, own = str(made.name), self.dir_of(made)
             try:
-                for other in self.dirs:
-                    if other is not own and not other.offline and self._disk.exists(os.path.join(other.path, name)):
-                        self._set_aside(other.path, name, "earlier")
+                for other in self.usable_dirs():
+                    if other is not own and self._disk.exists(os.path.join(other.path, name)):
+                        set_aside(self._disk, other.path, name, "earlier")
                 made.make_folder_if_new()
             except OSError as error:
                 log.warning(
@@ -365,7 +416,7 @@ class LogStore:
                 )  # fmt: skip
 
     def _create(self, spec: PartitionSpec) -> Log:
-        usable = [directory for directory in self.dirs if not directory.offline]
+        usable = self.usable_dirs()
         if not usable:
             raise OSError("no log directory is online")
         preferred = self._preferred.pop(spec.name, None)
@@ -387,7 +438,7 @@ class LogStore:
         folder = os.path.join(directory.path, str(spec.name))
         if self._disk.exists(folder) and any(not name.startswith(METADATA) for name in self._disk.listdir(folder)):
             # An earlier topic with this name was deleted, or lost from the metadata, while the disk was offline.
-            self._set_aside(directory.path, str(spec.name), "earlier")
+            set_aside(self._disk, directory.path, str(spec.name), "earlier")
         directory.cleaner_offsets.pop(spec.name, None)
         directory.high_watermarks.pop(spec.name, None)
         if spec.name in directory.checkpointed:
@@ -461,7 +512,7 @@ class LogStore:
         try:
             self._write_offsets(target, sync=True)
             if self._disk.exists(path):
-                self._set_aside(target.path, str(name), "earlier")
+                set_aside(self._disk, target.path, str(name), "earlier")
             self._disk.rename(copy.directory, path)
         except OSError:
             _forget(target, name)
@@ -655,7 +706,7 @@ class LogStore:
         path = os.path.join(directory.path, CLEANER_OFFSETS)
         offsets: dict[TopicPartition, int] | None = None
         try:
-            offsets = parse_checkpoint(self._disk.read_file(path))
+            offsets = parse_offsets(self._disk.read_file(path))
         except (ValueError, IndexError, OSError) as error:
             log.warning(
                 "ignoring the damaged checkpoint of the cleaner, gaps in logs are not checked path=%s error=%s",
@@ -684,42 +735,8 @@ class LogStore:
                 self._write_checkpoint(directory, CLEANER_OFFSETS, offsets, sync=True)
                 directory.cleaner_offsets_written = offsets
 
-    def _write_checkpoint(
-        self, directory: LogDir, file: str, offsets: Mapping[TopicPartition, int], sync: bool
-    ) -> None:
-        lines = ["0", str(len(offsets)), *(f"{name.topic} {name.partition} {o}" for name, o in offsets.items())]
-        self._disk.write_file(os.path.join(directory.path, file), ("\n".join(lines) + "\n").encode(), sync=sync)
-
-    def _read_checkpoint(self, path: str, file: str) -> dict[TopicPartition, int]:
-        try:
-            return parse_checkpoint(self._disk.read_file(os.path.join(path, file)))
-        except (ValueError, IndexError, OSError) as error:
-            # Without a recovery point, recovery reads more segments but loses no records.
-            log.warning("ignoring a damaged checkpoint path=%s error=%s", os.path.join(path, file), error)
-            return {}
-
-    def _read_clean_stop(self, path: str) -> dict[str, CleanStop] | None:
-        """Return the entries of the clean stop file by folder; None if the last stop was not clean."""
-        data = read_derived_file(self._disk, os.path.join(path, CLEAN_STOP))
-        if data is None:
-            return None
-        try:
-            content = json.loads(data)
-            logs = content["logs"]
-            if content["logsCrc"] != _checksum_of(logs):
-                raise ValueError("the checksum does not match")
-            return {
-                folder: CleanStop(
-                    log_end_offset=int(end),
-                    active_base_offset=int(base),
-                    active_size_bytes=int(size),
-                    sealed_bytes=int(sealed[0]) if sealed else None,
-                )
-                for folder, (end, base, size, *sealed) in logs.items()
-            }
-        except (ValueError, AttributeError, TypeError, KeyError):
-            log.warning("ignoring a damaged clean stop file path=%s", path)
-            return None
+    def _write_checkpoint(self, directory: LogDir, file: str, offsets: Offsets, sync: bool) -> None:
+        self._disk.write_file(os.path.join(directory.path, file), format_offsets(offsets), sync=sync)
 
     # -- stop -----------------------------------------------------------------------------------------------------
 
@@ -748,24 +765,15 @@ class LogStore:
                     for name, each in directory.logs.items()
                     if each.make_folder is None and each.failure is None
                 }
-                content = _to_json({"version": 0, "brokerEpoch": -1, "logs": ends, "logsCrc": _checksum_of(ends)})
-                self._disk.write_file(os.path.join(directory.path, CLEAN_STOP), content, sync=True)
+                write_clean_stop(self._disk, directory.path, ends)
         self.unlock()
 
     def unlock(self) -> None:
         """Release the locks of the directories."""
         for directory in self.dirs:
-            self._disk.close(directory.lock_fd)
-        self.dirs.clear()
-
-
-def _to_json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _checksum_of(ends: object) -> int:
-    """Return the checksum of the clean stop entries, because a wrong end offset would look like lost records."""
-    return int(crc32c(_to_json(ends)))
+            if directory.lock_fd is not None:
+                self._disk.close(directory.lock_fd)
+                directory.lock_fd = None
 
 
 def _forget(directory: LogDir, name: TopicPartition) -> None:

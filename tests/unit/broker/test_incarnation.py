@@ -7,11 +7,14 @@ from ottla.cluster.view import RegisteredDirs
 from ottla.log.directories import DirContent
 from ottla.testing.disk import MemoryDisk
 
-CURRENT, RETURNED, UNKNOWN = DirContent.CURRENT, DirContent.RETURNED, DirContent.UNKNOWN
+CURRENT, AWAITED, RETURNED, UNKNOWN = (
+    DirContent.CURRENT, DirContent.AWAITED, DirContent.RETURNED, DirContent.UNKNOWN,
+)  # fmt: skip
+A2, B1 = DirectoryRuns("A", ("run2",)), DirectoryRuns("B", ("run1",))
 
 
 def test_directories_of_the_first_run_are_current() -> None:
-    assert compare({"/a": DirectoryRuns("A", ())}, None) == ({"/a": CURRENT}, {"/a": ""}, (), ())
+    assert compare({"/a": DirectoryRuns("A", ())}, None)[:4] == ({"/a": CURRENT}, {"/a": ""}, (), ())
 
 
 def test_directory_is_recognised_by_the_last_run_or_by_its_own_last_run() -> None:
@@ -40,6 +43,35 @@ def test_store_keeps_the_last_run_of_absent_directories() -> None:
     assert second == RegisteredDirs("run2", {"A": "run2", "B": "run1"})
     assert compare({"/a": DirectoryRuns("A", ("run2",))}, second).missing == []
     assert len(next_dirs(RegisteredDirs("x", {str(n): "x" for n in range(500)}), ["A"], "run3").last_runs) == 101
+
+
+def test_unusable_directory_is_awaited_until_a_start_can_use_all_directories() -> None:
+    first = next_dirs(None, ["A", "B"], "run1")
+    second = next_dirs(first, ["A"], "run2", ["B"])
+    assert second == RegisteredDirs("run2", {"B": "run1", "A": "run2"}, ("B",))
+    assert compare({"/a": A2, "/b": B1}, second).contents == {"/a": CURRENT, "/b": AWAITED}
+    assert compare({"/a": A2}, second).missing == ["B"], "removed from log.dirs, or still unusable"
+    assert compare({"/a": A2, "/b": DirectoryRuns("C", ())}, second).missing == ["B"], "replaced by an empty disk"
+    third = next_dirs(second, ["A"], "run3", ["B"])
+    assert third == RegisteredDirs("run3", {"B": "run1", "A": "run3"}, ("B",))
+    given_up = next_dirs(third, ["A"], "run4")
+    assert given_up == RegisteredDirs("run4", {"B": "run1", "A": "run4"})
+    assert compare({"/b": B1}, given_up).contents == {"/b": RETURNED}
+
+
+def test_directory_that_failed_after_the_number_of_a_run_was_written_to_it_is_not_of_that_run() -> None:
+    second = next_dirs(next_dirs(None, ["A", "B"], "run1"), ["A"], "run2", ["B"])
+    both = DirectoryRuns("B", ("run1", "run2"))
+    assert compare({"/a": A2, "/b": both}, second).contents == {"/a": CURRENT, "/b": AWAITED}
+    unknown = DirectoryRuns("C", ("run2",))
+    assert compare({"/a": A2, "/c": unknown}, second).contents == {"/a": CURRENT, "/c": UNKNOWN}
+
+
+def test_awaited_directory_counts_as_an_older_copy_if_a_later_one_is_missing() -> None:
+    """A replica may have been removed, and added again in the directory that is missing now."""
+    last = RegisteredDirs("run2", {"B": "run1", "C": "run1", "A": "run2"}, ("B", "C"))
+    assert compare({"/b": B1}, last).contents == {"/b": UNKNOWN}
+    assert compare({"/a": A2, "/b": B1}, last).contents == {"/a": CURRENT, "/b": AWAITED}, "C is as old as B"
 
 
 def test_file_of_a_directory_is_read_as_written_and_a_damaged_one_is_empty() -> None:

@@ -14,7 +14,7 @@ from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 from ottla.broker.dead_letters import DeadLetters
 from ottla.broker.schema_validation import new_dead_letter_topic
 from ottla.client.registry import RegistryUnreachable
-from ottla.log.store import CLEAN_STOP
+from ottla.log.checkpoints import CLEAN_STOP
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower
 from ottla.model.records import Record, build_batch, iterate_records

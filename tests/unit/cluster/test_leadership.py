@@ -389,6 +389,33 @@ def test_log_that_was_offline_is_judged_by_its_end_after_the_next_start() -> Non
     assert mark_offline(lost, 1, {0}) is None, "it stays lost"
 
 
+@pytest.mark.parametrize(
+    ("before", "run", "end", "after"),
+    [
+        (LogEnd(1, 6, LOG_OFFLINE), 6, LogEnd(1, 5, 90), LogEnd(1, 5, 90)),  # its directory can be used again
+        (LogEnd(1, 6, LOG_OFFLINE), 6, LogEnd(1, -1, LOG_OFFLINE), LogEnd(1, -1, LOG_OFFLINE)),  # but not the log
+        (LogEnd(1, 6, LOG_OFFLINE), 5, LogEnd(1, 5, 90), LogEnd(1, 6, LOG_LOST)),  # it is an older log
+        (LogEnd(1, 6, LOG_OFFLINE), 7, LogEnd(1, 5, 90), LogEnd(1, 6, LOG_LOST)),  # it was begun anew
+        (LogEnd(1, 6, LOG_OFFLINE), -1, LogEnd(1, -1, LOG_LOST), LogEnd(1, 6, LOG_LOST)),  # the directory was removed
+        (LogEnd(1, 6, LOG_OFFLINE), -1, LogEnd(1, 7, LOG_OFFLINE), LogEnd(1, 6, LOG_OFFLINE)),  # still unusable
+        (
+            LogEnd(1, -1, LOG_OFFLINE),
+            -1,
+            LogEnd(1, 7, LOG_OFFLINE),
+            LogEnd(1, 7, LOG_OFFLINE),
+        ),  # failed in the last run
+        (LogEnd(1, 6, LOG_LOST), -1, LogEnd(1, 7, LOG_OFFLINE), LogEnd(1, 6, LOG_LOST)),  # it was lost before
+        (LogEnd(1, 5, 90), 6, LogEnd(1, 5, 80), LogEnd(1, 7, LOG_LOST)),  # it was not offline since
+    ],
+)
+def test_log_of_an_unusable_directory_counts_only_if_it_has_been_offline_since(
+    before: LogEnd, run: int, end: LogEnd, after: LogEnd
+) -> None:
+    topic = topic_with(part(isr=(1,), unclean=(before,)))
+    marked = mark_unclean(topic, 1, {0: end}, runs={0: run}, last_run=7)
+    assert marked is not None and marked.partitions[0].unclean == (after,)
+
+
 def test_stopping_broker_hands_over_leaders_and_leaves_isrs() -> None:
     led, followed, other = part(), part(leader=2), part(leader=2, isr=(2, 3))
     alone, last = part(isr=(1,)), part(isr=(1, 2), replicas=(1, 2))

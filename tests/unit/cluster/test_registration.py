@@ -110,10 +110,11 @@ def test_each_run_replaces_the_incarnation_and_keeps_the_directories_until_it_wr
 
         first = registration(place, store, b"1")
         await first.begin_run(None)
-        assert dirs_of_last_run(await node()) == (b"1".hex(), {})
-        await first.write_dirs(RegisteredDirs(b"1".hex(), {"A": b"1".hex()}))
+        assert dirs_of_last_run(await node()) == RegisteredDirs(b"1".hex(), {})
+        written = RegisteredDirs(b"1".hex(), {"B": b"0".hex(), "A": b"1".hex()}, ("B",))
+        await first.write_dirs(written)
         last = dirs_of_last_run(await node())
-        assert last == (b"1".hex(), {"A": b"1".hex()})
+        assert last == written
         second = registration(place, store, b"2")
         await second.begin_run(last)
         assert incarnation_of((await node()).value) == b"2"

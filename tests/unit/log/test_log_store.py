@@ -11,8 +11,9 @@ import pytest
 from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, offsets, stored, sync, topic, write
 from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
+from ottla.log.checkpoints import CLEAN_STOP
 from ottla.log.directories import META, LogDir, check_owner, read_meta
-from ottla.log.store import CLEAN_STOP, HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
+from ottla.log.store import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from ottla.model.errors import StartError
 from ottla.model.types import TopicPartition, topic_id_text
 from ottla.testing.disk import MemoryDisk
@@ -77,10 +78,10 @@ def test_directory_of_another_owner_is_refused(
     disk: MemoryDisk, tmp_path: Path, cluster_id: str | None, broker_id: int
 ) -> None:
     disk.write_file(f"{tmp_path}/{META}", b"version=1\ncluster.id=cluster\nnode.id=1\n", sync=True)
-    check_owner(disk, str(tmp_path), "cluster", 1)
+    check_owner(read_meta(disk, str(tmp_path)), str(tmp_path), "cluster", 1)
     changes = disk.changes
     with pytest.raises(StartError, match="choose another --data directory"):
-        check_owner(disk, str(tmp_path), cluster_id, broker_id)
+        check_owner(read_meta(disk, str(tmp_path)), str(tmp_path), cluster_id, broker_id)
     assert disk.changes == changes
 
 

@@ -1,0 +1,86 @@
+"""The contents of the checkpoints of a log directory: offsets by partition, and the clean stop file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+
+from crc32c import crc32c
+
+from ottla.env.disk import Disk, read_derived_file
+from ottla.log.recovery import CleanStop
+from ottla.model.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+CLEAN_STOP = ".kafka_cleanshutdown"
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """Return the content of a checkpoint with these offsets."""
+    lines = ["0", str(len(offsets)), *(f"{name.topic} {name.partition} {o}" for name, o in offsets.items())]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def parse_offsets(data: bytes | None) -> dict[TopicPartition, int]:
+    """Return the offsets in a checkpoint. Raise ValueError or IndexError if it is damaged."""
+    lines = (data or b"0\n0\n").decode().split("\n")
+    if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
+        raise ValueError("the checkpoint is incomplete")
+    rows = [line.split() for line in lines[2:-1]]
+    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+
+
+def read_offsets(disk: Disk, path: str, file: str) -> dict[TopicPartition, int]:
+    """Return the offsets in a checkpoint of a directory; nothing if it is damaged."""
+    try:
+        return parse_offsets(disk.read_file(os.path.join(path, file)))
+    except (ValueError, IndexError, OSError) as error:
+        # Without a recovery point, recovery reads more segments but loses no records.
+        log.warning("ignoring a damaged checkpoint path=%s error=%s", os.path.join(path, file), error)
+        return {}
+
+
+def read_clean_stop(disk: Disk, path: str) -> dict[str, CleanStop] | None:
+    """Return the entries of the clean stop file of a directory by folder; None if the last stop was not clean."""
+    data = read_derived_file(disk, os.path.join(path, CLEAN_STOP))
+    if data is None:
+        return None
+    try:
+        content = json.loads(data)
+        logs = content["logs"]
+        if content["logsCrc"] != _checksum_of(logs):
+            raise ValueError("the checksum does not match")
+        return {
+            folder: CleanStop(
+                log_end_offset=int(end),
+                active_base_offset=int(base),
+                active_size_bytes=int(size),
+                sealed_bytes=int(sealed[0]) if sealed else None,
+            )
+            for folder, (end, base, size, *sealed) in logs.items()
+        }
+    except (ValueError, AttributeError, TypeError, KeyError):
+        log.warning("ignoring a damaged clean stop file path=%s", path)
+        return None
+
+
+def write_clean_stop(disk: Disk, path: str, ends: Mapping[str, tuple[int, int, int, int]]) -> None:
+    """Write and sync the clean stop file of a directory.
+
+    ``ends`` has the end offset of each log by its folder, base offset and size of its active segment, and the size of
+    the others.
+    """
+    content = _to_json({"version": 0, "brokerEpoch": -1, "logs": ends, "logsCrc": _checksum_of(ends)})
+    disk.write_file(os.path.join(path, CLEAN_STOP), content, sync=True)
+
+
+def _to_json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _checksum_of(ends: object) -> int:
+    """Return the checksum of the clean stop entries, because a wrong end offset would look like lost records."""
+    return int(crc32c(_to_json(ends)))
