@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -214,9 +215,30 @@ def _leads_own_partitions(number: int, client: RawClient) -> bool:
     return all(row.error_code == 0 for topic in answer.topics for row in topic.partitions)
 
 
-def route_raw_clients(cls: type[RawClient], address: str, **options: Any) -> RawClient:
-    """Return a new ``RoutedClient`` for several addresses. It takes the place of ``RawClient.__new__``."""
-    return object.__new__(RoutedClient if "," in address else cls)
+_init_raw_client = RawClient.__init__
+
+
+def _init_routed(self: RawClient, address: str, **options: Any) -> None:
+    """Take the place of ``RawClient.__init__``: a client with several addresses becomes a ``RoutedClient``."""
+    if "," in address:
+        self.__class__ = RoutedClient
+        self.__init__(address, **options)  # type: ignore[misc]
+    else:
+        _init_raw_client(self, address, **options)
+
+
+def route_raw_clients() -> None:
+    """Let raw clients of several addresses send each request to the broker that answers it."""
+    RawClient.__init__ = _init_routed  # type: ignore[method-assign,assignment]
+
+
+@contextmanager
+def routed_raw_clients() -> Iterator[None]:
+    route_raw_clients()
+    try:
+        yield
+    finally:
+        RawClient.__init__ = _init_raw_client  # type: ignore[method-assign]
 
 
 def replace_brokers() -> None:
@@ -233,4 +255,4 @@ def replace_brokers() -> None:
 
     confluent_kafka.admin.NewTopic = new_topic  # type: ignore[misc,assignment]
     BrokerProcess.start = start  # type: ignore[method-assign,assignment]
-    RawClient.__new__ = route_raw_clients  # type: ignore[method-assign,assignment]
+    route_raw_clients()

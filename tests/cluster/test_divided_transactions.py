@@ -15,7 +15,7 @@ from tests.clauses.test_transactions_same_as_kafka import SETTINGS, play
 from tests.clauses.transaction_requests import await_transactions
 from tests.clauses.transaction_scripts import NEWER_SCRIPTS, TRANSACTION_SCRIPTS, Script
 
-from divided_cluster import DividedCluster, route_raw_clients
+from divided_cluster import DividedCluster, routed_raw_clients
 from ottla.cli.zookeeper_server import ZooKeeperFailed
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
@@ -30,8 +30,7 @@ def addresses() -> Iterator[tuple[str, str]]:
         cluster = DividedCluster(SETTINGS)
     except ZooKeeperFailed as missing:
         pytest.skip(str(missing))
-    with cluster, BrokerProcess.start(settings=SETTINGS) as broker, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RawClient, "__new__", route_raw_clients)
+    with cluster, BrokerProcess.start(settings=SETTINGS) as broker, routed_raw_clients():
         for address in (broker.bootstrap, cluster.bootstrap):
             with RawClient(address) as client:
                 await_transactions(client)

@@ -200,7 +200,7 @@ def test_nothing_is_fetched(audited: Audited) -> None:
 def test_body_is_refused_by_its_declared_size_before_it_is_sent(registry: RegistryProcess) -> None:
     host, port = registry.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
-        client.sendall(b"POST /subjects/a/versions HTTP/1.1\r\nhost: a\r\ncontent-length: 2000001\r\n\r\n")
+        client.sendall(b"POST /subjects/a/versions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 2000001\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 
 

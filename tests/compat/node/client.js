@@ -160,7 +160,7 @@ const main = async () => {
   const chunks = []
   for await (const chunk of process.stdin) chunks.push(chunk)
   const task = JSON.parse(Buffer.concat(chunks).toString(), revive)
-  const kafka = new Kafka({ brokers: task.bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { retries: 2 } })
+  const kafka = new Kafka({ brokers: (task.bootstrap ?? '').split(','), logLevel: logLevel.NOTHING, retry: { retries: 2 } })
   const act = { produce, transact, consume, secure, admin: administer }[task.do]
   const answer = await act(kafka, task).catch(explain)
   process.stdout.write(JSON.stringify(answer, replace))
