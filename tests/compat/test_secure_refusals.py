@@ -202,7 +202,7 @@ def test_consumer_whose_read_is_revoked_while_it_waits_is_told(broker: SecureBro
     if keeps_describe:
         allow(broker, topic, principal, Operation.DESCRIBE)
     settings = broker.librdkafka("SASL_SSL", "SCRAM-SHA-256", group_id=topic, enable_partition_eof=True)
-    consumer = Consumer({**settings, "fetch.wait.max.ms": 60_000, "auto.offset.reset": "earliest"})
+    consumer = Consumer({**settings, "fetch.wait.max.ms": 2_000, "auto.offset.reset": "earliest"})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
 
