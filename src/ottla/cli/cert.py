@@ -22,6 +22,10 @@ _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 _data_option = click.option(
     "--data", metavar="DIR", required=True, type=_DIRECTORY, help="Directory of 'ottla security init'."
 )
+_authority_key_option = click.option(
+    "--ca-key", "authority_key", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Key of the authority, if it was moved to a safe place.  [default: DIR/tls/ca.key]",
+)  # fmt: skip
 _days_option = click.option(
     "--days", metavar="N", type=click.IntRange(1, AUTHORITY_DAYS), default=DAYS_DEFAULT, show_default=True,
     help="How long the certificate is valid.",
@@ -50,8 +54,11 @@ def show(files: tuple[Path, ...], data: Path | None, output: str) -> None:
 @_data_option
 @click.option("--host", "hosts", metavar="NAME", multiple=True, help="Host name or address of a broker. Repeatable.")
 @click.option("--broker", "for_broker", is_flag=True, help="For a broker; otherwise it is for a client.")
+@_authority_key_option
 @_days_option
-def issue(name: str, data: Path, hosts: tuple[str, ...], for_broker: bool, days: int) -> None:
+def issue(
+    name: str, data: Path, hosts: tuple[str, ...], for_broker: bool, authority_key: Path | None, days: int
+) -> None:  # fmt: skip
     """Create DIR/tls/NAME.pem with a new key and a certificate. A client with it is User:NAME on the listener SSL.
 
     The certificate of a broker needs the names by which clients reach it, each with --host.
@@ -66,7 +73,7 @@ def issue(name: str, data: Path, hosts: tuple[str, ...], for_broker: bool, days:
     try:
         check_name(name)
         pair = issue_certificate(
-            load_authority(data), name, hosts=hosts, for_broker=for_broker, now=_now(), days=days
+            load_authority(data, authority_key), name, hosts=hosts, for_broker=for_broker, now=_now(), days=days
         )  # fmt: skip
         write_new(path, pair.key + pair.certificates, 0o600)
     except SecurityConfigError as error:
@@ -77,8 +84,9 @@ def issue(name: str, data: Path, hosts: tuple[str, ...], for_broker: bool, days:
 @command.command("renew")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_data_option
+@_authority_key_option
 @_days_option
-def renew(names: tuple[str, ...], data: Path, days: int) -> None:
+def renew(names: tuple[str, ...], data: Path, authority_key: Path | None, days: int) -> None:
     """Replace the key and the certificate in DIR/tls/NAME.pem by new ones with the same names.
 
     A running broker notices the new file within a few seconds and uses it for new connections.
@@ -95,7 +103,8 @@ def renew(names: tuple[str, ...], data: Path, days: int) -> None:
         try:
             old = describe(path.read_bytes())[0]
             pair = issue_certificate(
-                load_authority(data), old.name, hosts=old.hosts, for_broker=old.is_for_brokers, now=_now(), days=days
+                load_authority(data, authority_key), old.name, hosts=old.hosts, for_broker=old.is_for_brokers,
+                now=_now(), days=days,
             )  # fmt: skip
             new = path.with_suffix(".new")
             new.unlink(missing_ok=True)

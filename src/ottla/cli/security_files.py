@@ -30,7 +30,7 @@ from ottla.cluster.store import Create, Op
 from ottla.env.disk import DIRECTORY_MODE
 from ottla.log.directories import META
 from ottla.model.types import Endpoint
-from ottla.security.authority import issue, new_authority
+from ottla.security.authority import is_pair, issue, new_authority
 from ottla.security.certificates import KeyPair, read_key_file
 from ottla.security.errors import SecurityConfigError
 from ottla.security.quotas import Entity
@@ -155,14 +155,26 @@ def write_new(path: Path, data: bytes, mode: int) -> None:
         os.fsync(fd)
 
 
-def load_authority(data: Path) -> KeyPair:
-    """Return the authority of a directory. Raise SecurityConfigError."""
-    tls = data / TLS
-    if not (tls / _AUTHORITY_KEY).exists():
+def load_authority(data: Path, moved_key: Path | None = None) -> KeyPair:
+    """Return the authority of a directory, with its key from another file if one is given. Raise SecurityConfigError.
+
+    The error says where the key was looked for and how to name another place.
+    """
+    certificate = data / TLS / _AUTHORITY
+    key = data / TLS / _AUTHORITY_KEY if moved_key is None else moved_key
+    if not certificate.exists():
         raise SecurityConfigError(
-            f"{tls / _AUTHORITY_KEY} does not exist; create an authority with ottla security init --data {data}"
+            f"{certificate} does not exist; create an authority with ottla security init --data {data}"
         )
-    return KeyPair(read_key_file(str(tls / _AUTHORITY_KEY)), (tls / _AUTHORITY).read_bytes())
+    if not key.exists():
+        advice = "if the key was moved to a safe place, name the file with --ca-key FILE"
+        if moved_key is not None:
+            advice = "check --ca-key"
+        raise SecurityConfigError(f"the key of the authority {certificate} is not in {key}; {advice}")
+    pair = KeyPair(read_key_file(str(key)), certificate.read_bytes())
+    if not is_pair(pair):
+        raise SecurityConfigError(f"{key} is not the key of the authority {certificate}; name its key with --ca-key")
+    return pair
 
 
 def _owner_of(data: Path) -> int:

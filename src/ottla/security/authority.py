@@ -74,6 +74,12 @@ def issue(
     return _pair(key, [builder.sign(signer, hashes.SHA256())])
 
 
+def is_pair(pair: KeyPair) -> bool:
+    """Return whether the key is that of the first certificate. Raise SecurityConfigError if one of them is no PEM."""
+    signer: Any = _load_key(pair)
+    return bool(_load(pair.certificates)[0].public_key() == signer.public_key())
+
+
 def describe(pem: bytes) -> list[CertificateInfo]:
     """Return what the certificates in a PEM file say. Raise SecurityConfigError if there is none."""
     return [_describe(each) for each in _load(pem)]

@@ -184,6 +184,28 @@ def test_key_of_the_authority_must_be_private(tmp_path: Path, ottla: Any) -> Non
     assert result.exit_code == 1 and f"chmod 600 {tmp_path}/tls/ca.key" in result.stderr
 
 
+def test_moved_key_of_the_authority_is_named_with_an_option(tmp_path: Path, ottla: Any) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for directory in (data, other):
+        assert ottla("security", "init", "--data", str(directory)).exit_code == 0
+    key, safe = data / "tls" / "ca.key", tmp_path / "safe.key"
+    key.rename(safe)
+    for verb in (["issue", "bob"], ["renew", "broker"]):
+        words = ["cert", *verb, "--data", str(data)]
+        lost = ottla(*words)
+        assert lost.exit_code == 1 and f"is not in {key}; " in lost.stderr and "--ca-key FILE" in lost.stderr
+        assert "security init" not in lost.stderr
+        wrong = ottla(*words, "--ca-key", str(other / "tls" / "ca.key"))
+        assert wrong.exit_code == 1 and f"{other}/tls/ca.key is not the key of the authority" in wrong.stderr
+        missing = ottla(*words, "--ca-key", str(tmp_path / "typo.key"))
+        assert missing.exit_code == 1 and f"{tmp_path}/typo.key; check --ca-key" in missing.stderr
+        assert ottla(*words, "--ca-key", str(safe)).exit_code == 0
+    authority = describe((data / "tls" / "ca.pem").read_bytes())[0]
+    assert describe((data / "tls" / "bob.pem").read_bytes())[0].issuer == authority.name
+    (data / "tls" / "ca.pem").unlink()
+    assert f"ottla security init --data {data}" in ottla("cert", "issue", "eve", "--data", str(data)).stderr
+
+
 # -- ottla doctor security --------------------------------------------------------------------------------------------
 
 NOW = datetime.datetime.now(datetime.UTC)
