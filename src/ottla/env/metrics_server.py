@@ -5,8 +5,7 @@ request, the time that a client may take to read the reply, and the CPU time and
 page is filled at a time and takes at most a third of the loop's time; requests that arrive meanwhile share the next
 page. Each connection serves one request.
 
-A server on loopback answers only requests that name a loopback host: a web page whose own host name points to this
-address could read the metrics otherwise (DNS rebinding). Other servers are asked by names that nobody has told them.
+A server on loopback refuses requests that name another host: see `model/http_host.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from ottla.env.connections import ConnectionServer
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import start_task
 from ottla.model.errors import StartError
-from ottla.model.types import Endpoint, is_loopback
+from ottla.model.http_host import is_refused
+from ottla.model.types import Endpoint
 
 log = logging.getLogger(__name__)
 log.addFilter(LogLimit())
@@ -54,7 +54,8 @@ class MetricsServer:
     def __init__(self, endpoint: Endpoint, fill: Fill) -> None:
         """Listen at once; raises StartError if the address cannot be used."""
         self._socket = _listen(endpoint)
-        self._is_local = is_loopback(endpoint.host)
+        self._host = endpoint.host
+        self._bound_address: str = self._socket.getsockname()[0]
         self.port: int = self._socket.getsockname()[1]
         self._pages = _Pages(fill)
         self._server: ConnectionServer | None = None
@@ -99,7 +100,7 @@ class MetricsServer:
             return
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if self._is_local and not all(map(_is_local_host, _hosts(head))):
+        if is_refused(_hosts(head), bound_address=self._bound_address, listening_host=self._host):
             await _answer(writer, "403 Forbidden", [b"the host of the request is not that of this server\n"])
         elif method not in (b"GET", b"HEAD"):
             await _answer(writer, "405 Method Not Allowed", [b"use GET\n"])
@@ -173,16 +174,6 @@ class _Pages:
 def _hosts(head: bytes) -> list[str]:
     lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     return [value.decode("latin-1").strip() for name, _, value in lines if name.strip().lower() == b"host"]
-
-
-def _is_local_host(text: str) -> bool:
-    """Return whether a Host header names this machine; a client of HTTP/1.0 has none, or an empty one.
-
-    >>> [_is_local_host(text) for text in ("localhost:9404", "127.0.0.1", "[::1]:80", "", "evil.example", "10.0.0.1")]
-    [True, True, True, True, False, False]
-    """
-    host = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
-    return not host or is_loopback(host)
 
 
 async def _answer(writer: asyncio.StreamWriter, status: str, pieces: Pieces, *, with_body: bool = True) -> None:

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from ottla.model.http_host import is_refused
 from ottla.pipeline.layout import Layout
 
 State = Literal["waiting", "running", "restarting", "done", "failed", "stopped"]
@@ -209,7 +210,10 @@ def format_metrics(status: RunStatus) -> str:
 
 
 class MetricsServer:
-    """Answers any GET with the metrics of a run, in a thread; before there is a run, with 503."""
+    """Answers any GET with the metrics of a run, in a thread; before there is a run, with 503.
+
+    A server on loopback refuses requests that name another host: see `model/http_host.py`.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         """Listen at once, so that an address in use is known before Spark starts. Raise OSError if it is."""
@@ -219,9 +223,8 @@ class MetricsServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                status = owner.status
-                body = format_metrics(status).encode() if status is not None else b"# the run has not started yet\n"
-                self.send_response(200 if status is not None else 503)
+                code, body = owner._answer(self.headers.get_all("Host", []))
+                self.send_response(code)
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -230,7 +233,17 @@ class MetricsServer:
             def log_message(self, format: str, *args: Any) -> None:
                 """Log nothing: a scrape is no news."""
 
+        self._host = host
         self._server = _Http((host, port), Handler)
+
+    def _answer(self, hosts: list[str]) -> tuple[int, bytes]:
+        """Return the status code and the body of the answer to a request with these Host headers."""
+        status = self.status
+        if is_refused(hosts, bound_address=str(self._server.server_address[0]), listening_host=self._host):
+            return 403, b"the host of the request is not that of this server\n"
+        if status is None:
+            return 503, b"# the run has not started yet\n"
+        return 200, format_metrics(status).encode()
 
     @property
     def port(self) -> int:

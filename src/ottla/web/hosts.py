@@ -15,11 +15,11 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
+from ottla.model.http_host import host_of, is_address, is_local_or_address
 from ottla.web.app import HttpError
 
 #: any host, in `allowed.hosts`
 _ALL: Final = "*"
-_LOCAL: Final = "localhost"
 _SHOWN_CHARACTERS_MAX: Final = 100
 
 
@@ -33,7 +33,7 @@ class Hosts:
             names.add(socket.gethostname().lower())
         self._allows_all = _ALL in names
         self._names = frozenset(name for name in names if not name.startswith("."))
-        self._suffixes = (f".{_LOCAL}", *(name for name in names if name.startswith(".")))
+        self._suffixes = tuple(name for name in names if name.startswith("."))
 
     def check(self, headers: Iterable[str]) -> None:
         """Raise HttpError 403 (40302) if one of the Host headers of a request is not a name of this service."""
@@ -47,29 +47,8 @@ class Hosts:
                 )  # fmt: skip
 
     def _is_own(self, host: str) -> bool:
-        # A client that speaks HTTP/1.0 or has no name sends an empty one; a browser never does.
-        return host in ("", _LOCAL) or host in self._names or host.endswith(self._suffixes) or _is_address(host)
-
-
-def host_of(text: str) -> str:
-    """Return the host of a Host header in lower case, without its port.
-
-    >>> [host_of(text) for text in ("A.Example.:80", "[::1]:8081", "127.0.0.1", "a")]
-    ['a.example', '::1', '127.0.0.1', 'a']
-    """
-    text = text.strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0].rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return is_local_or_address(host) or host in self._names or host.endswith(self._suffixes)
 
 
 def _is_any_address(host: str) -> bool:
-    return _is_address(host) and ipaddress.ip_address(host).is_unspecified
+    return is_address(host) and ipaddress.ip_address(host).is_unspecified

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import os
@@ -94,6 +95,20 @@ def test_metrics_are_served_on_loopback_from_the_start_of_the_run_on(status: Run
             MetricsServer(host, server.port)
     with MetricsServer("::1", 0) as server:
         assert server.port
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [("localhost:9404", 200), ("[::1]", 200), ("10.0.0.1", 200), ("", 200), ("evil.example", 403)],
+)
+def test_metrics_on_loopback_are_not_for_web_pages_of_another_host(status: RunStatus, host: str, code: int) -> None:
+    with MetricsServer("127.0.0.1", 0) as server:
+        server.status = status
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("GET", "/metrics", headers={"Host": host})
+        answer = connection.getresponse()
+        assert answer.status == code and (b"orders_raw" in answer.read()) == (code == 200)
+        connection.close()
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "1:2:3", "::1:2", "70000", "-1"])
