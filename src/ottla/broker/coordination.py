@@ -18,10 +18,10 @@ from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import TopicView
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
+from ottla.coordinator.hashing import java_hash
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import CoordinatorContext
 from ottla.coordinator.remote_markers import RemoteMarkers
-from ottla.coordinator.runtime import java_hash
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError, NotLeaderOrFollower

@@ -40,7 +40,7 @@ from ottla.broker.apis.produce import ProduceApi
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.throttling import UNCOUNTED, Usage, with_throttle_time
 from ottla.cluster.store import StoreError
-from ottla.coordinator.runtime import PendingReply
+from ottla.coordinator.pending_reply import PendingReply
 from ottla.env.deferred import UNITS_MAX
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks

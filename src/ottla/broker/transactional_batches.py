@@ -14,7 +14,7 @@ from struct import Struct
 from ottla.broker.services import Services
 from ottla.broker.transaction_checks import RequestChecks, Term, term_of
 from ottla.coordinator.outcome import Moment, Producer, Ticket
-from ottla.coordinator.runtime import PendingReply
+from ottla.coordinator.pending_reply import PendingReply
 from ottla.coordinator.transaction import TransactionShard, write_error
 from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header

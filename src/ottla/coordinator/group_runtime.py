@@ -9,9 +9,10 @@ from typing import Any
 from ottla.coordinator.groups import GroupShard
 from ottla.coordinator.journal import Rebalance
 from ottla.coordinator.outcome import Outcome, Producer
+from ottla.coordinator.pending_reply import PendingReply, Refusal
 from ottla.coordinator.records import CoordinatorRecord, decode_record, encode_record
 from ottla.coordinator.request_order import RequestOrder
-from ottla.coordinator.runtime import AnyOutcome, Operation, PendingReply, Refusal, ShardRuntime
+from ottla.coordinator.runtime import AnyOutcome, Operation, ShardRuntime
 from ottla.model.errors import KafkaError
 from ottla.replica.partition import Partition
 from ottla.wire import Message

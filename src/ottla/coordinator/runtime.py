@@ -20,11 +20,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from ottla.coordinator.hashing import java_hash
 from ottla.coordinator.outcome import NEVER, Client, CoordinatorContext, Moment, Producer, Ticket
+from ottla.coordinator.pending_reply import PendingReply, Refusal, Unstored
 from ottla.env.clock import Clock
 from ottla.env.tasks import RESTART_S, Tasks
 from ottla.env.timers import Expiring, TimerWheel
@@ -61,8 +63,6 @@ IN_LOG = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEN
 _LOAD_STEP_BYTES = 128 << 10
 #: records in one batch of ``perform_everywhere``
 _BATCH_RECORDS_MAX = 1000
-
-Refusal = Callable[[int], Message]
 
 
 class AnyOutcome(Protocol):
@@ -129,66 +129,6 @@ Operation = Callable[[S, Ticket, Moment], AnyOutcome]
 
 class StaleConnection(OttlaError):
     """A connection may contain requests from before this broker became coordinator: it has to be closed."""
-
-
-class PendingReply:
-    """A ticket: holds the reply to a request, and the callback or the task that waits for the reply.
-
-    ``answer`` calls the callback synchronously, which an asyncio future does not do. A reply that is waiting for a
-    write is therefore sent in the same turn of the event loop as the write.
-    """
-
-    __slots__ = ("_future", "_message", "_then", "abandon", "refuse")
-
-    def __init__(self, refuse: Refusal) -> None:
-        #: returns the reply for an error code that applies to the whole request
-        self.refuse = refuse
-        #: for a parked request: called when the client has closed the connection
-        self.abandon: Callable[[], None] | None = None
-        self._message: Message | None = None
-        self._then: Callable[[Message], None] | None = None
-        self._future: asyncio.Future[Message] | None = None
-
-    def answer(self, message: Message) -> None:
-        """Set the reply and pass it to the waiter."""
-        self._message = message
-        # Both callbacks refer to this object: no reference cycle may remain (see `env/collector.py`).
-        then, self._then, self.abandon = self._then, None, None
-        if then is not None:
-            then(message)
-        if self._future is not None and not self._future.done():
-            self._future.set_result(message)
-
-    def then(self, callback: Callable[[Message], None]) -> None:
-        """Register the callback that gets the reply. The reply must not be known yet."""
-        assert self._message is None and self._then is None
-        self._then = callback
-
-    def done(self) -> bool:
-        return self._message is not None
-
-    def result(self) -> Message:
-        assert self._message is not None, "the reply is not known yet"
-        return self._message
-
-    def now_or_later(self) -> Message | PendingReply:
-        """Return the reply if it is known, else the ticket itself."""
-        return self if self._message is None else self._message
-
-    def __await__(self) -> Generator[Any, None, Message]:
-        if self._message is None:
-            self._future = asyncio.get_running_loop().create_future()
-            yield from self._future
-        return self.result()
-
-
-class Unstored(Message):
-    """The result of a wait for durability that failed; never sent to a client."""
-
-    __slots__ = ("error_code",)
-
-    def __init__(self, error_code: int) -> None:
-        self.error_code = error_code
 
 
 class HostedShard(Generic[S]):
@@ -600,7 +540,7 @@ class ShardRuntime(ABC, Generic[S]):
         broker can have led the partition in between. The epoch rises in this way when another replica fails. The shard
         of an empty log counts as loaded immediately.
         """
-        partitions = {number: each for number, each in partitions.items() if each.role is not Role.FOLLOWER}
+        partitions = {number: each for number, each in partitions.items() if each.role is Role.LEADER}
         for number, partition in partitions.items():
             known = self._shards.get(number)
             is_same = known is not None and known.partition is partition
@@ -625,10 +565,13 @@ class ShardRuntime(ABC, Generic[S]):
     def reload(self, hosted: HostedShard[S]) -> None:
         """Replace the shard by a new one and load it: the log lost records of the old one, or could not be read.
 
-        If another broker leads the partition now, ``serve`` unloads the shard.
+        If another broker leads the partition now, ``serve`` unloads the shard. If the log is offline, it stays so.
         """
         number = hosted.partition.name.partition
         if self._shards.get(number) is not hosted or hosted.partition.role is Role.FOLLOWER:
+            return
+        if hosted.partition.offline:
+            self._unload(self._shards.pop(number))
             return
         log.error("a shard is loaded again after a failure partition=%s", hosted.partition.name)
         self._unload(hosted)
@@ -656,11 +599,23 @@ class ShardRuntime(ABC, Generic[S]):
             try:
                 await self._load_one(hosted)
             except (OSError, KafkaError) as error:
-                log.error("a shard cannot be loaded now partition=%s error=%s", hosted.partition.name, error)
+                self._note_unreadable(hosted, error)
                 self._tasks.start(self._load_again(hosted), "load a shard again")
             except Exception:  # a bug, which ends this task: the next one loads the other shards, too
                 self._tasks.start(self._load_again(hosted), "load a shard again")
                 raise
+
+    def _note_unreadable(self, hosted: HostedShard[S], error: OSError | KafkaError) -> None:
+        """Handle a log that cannot be read as a failed fetch of it: with other replicas in sync, it goes offline.
+
+        Then this broker no longer coordinates the partition, and clients find the coordinator on another broker.
+        """
+        if isinstance(error, OSError):
+            self._replicas.note_read_error(hosted.partition.name, error)
+        else:
+            log.error("a shard cannot be read now partition=%s error=%s", hosted.partition.name, error)
+        if hosted.partition.offline:
+            self.refresh()
 
     async def _load_again(self, hosted: HostedShard[S]) -> None:
         await asyncio.sleep(RESTART_S)
@@ -763,17 +718,24 @@ class ShardRuntime(ABC, Generic[S]):
         """Replay every log into a second shard and compare both. Return the number of shards that differ."""
         differing = 0
         for hosted in list(self._shards.values()):
-            if not hosted.loaded or not hosted.leads:
+            try:
+                is_different = hosted.loaded and hosted.leads and await self._differs(hosted)
+            except (OSError, KafkaError) as error:
+                self._note_unreadable(hosted, error)
                 continue
-            replayed = HostedShard(hosted.partition, self.make_shard(hosted.partition))
-            while replayed.end_offset < hosted.end_offset and hosted.loaded:
-                await self._load(replayed)
-                await asyncio.sleep(0)  # appended records are written to the file at the end of this turn
-            if hosted.loaded and hosted.shard.durable() != replayed.shard.durable():
+            if is_different:
                 differing += 1
                 log.error("a shard differs from a replay of its log partition=%s", hosted.partition.name)
         self.mismatches += differing
         return differing
+
+    async def _differs(self, hosted: HostedShard[S]) -> bool:
+        """Return whether a shard differs from a replay of its log; False if it is unloaded meanwhile."""
+        replayed = HostedShard(hosted.partition, self.make_shard(hosted.partition))
+        while replayed.end_offset < hosted.end_offset and hosted.loaded and hosted.leads:
+            await self._load(replayed)
+            await asyncio.sleep(0)  # appended records are written to the file at the end of this turn
+        return hosted.loaded and hosted.leads and hosted.shard.durable() != replayed.shard.durable()
 
     async def stop(self) -> None:
         """Stop the load and unload all shards."""
@@ -788,12 +750,3 @@ class _RuntimeOutcome:
 
     replies: list[tuple[Ticket, Message]]
     records: list[Any] = field(default_factory=list)
-
-
-def java_hash(text: str) -> int:
-    """Return Java's ``String.hashCode``, which hashes UTF-16 code units, as an unsigned 32-bit number."""
-    value = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(data), 2):
-        value = (31 * value + (data[index] << 8 | data[index + 1])) & 0xFFFFFFFF
-    return value

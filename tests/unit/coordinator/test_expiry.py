@@ -16,7 +16,7 @@ from tests.unit.coordinator.test_runtime import RuntimeFixture, in_loop
 from ottla.broker.apis import groups
 from ottla.cluster.view import ClusterView
 from ottla.coordinator.outcome import Client
-from ottla.coordinator.runtime import PendingReply
+from ottla.coordinator.pending_reply import PendingReply
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

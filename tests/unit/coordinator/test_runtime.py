@@ -17,7 +17,9 @@ from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
+from ottla.coordinator.hashing import java_hash
 from ottla.coordinator.outcome import Client, CoordinatorContext, Outcome
+from ottla.coordinator.pending_reply import PendingReply, Unstored
 from ottla.coordinator.records import (
     CoordinatorRecord,
     GroupMetadataKey,
@@ -26,13 +28,12 @@ from ottla.coordinator.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.coordinator.runtime import PendingReply, Unstored, java_hash
 from ottla.env.timers import Expiring
-from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.errors import CorruptMessage, ErrorCode, KafkaError
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Follower
+from ottla.replica.partition import Follower, Partition, Role
 from ottla.wire import Message
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.messages.offset_commit import (
@@ -318,7 +319,7 @@ def test_shard_that_could_not_be_loaded_is_loaded_again(
     asyncio.run(scenario())
 
 
-def _raise(error: Exception) -> None:
+def _raise(error: Exception) -> Any:
     raise error
 
 
@@ -343,6 +344,75 @@ async def test_state_is_what_a_replay_gives_and_a_difference_is_found(fixture: R
     fixture.runtime.shard("g").offsets.by_group["g"][("orders", 1)] = OffsetCommitValue(offset=99, commit_timestamp=0)
     assert await fixture.runtime.verify() == 1
     assert fixture.runtime.mismatches == 1
+
+
+def _commit_durably(fixture: RuntimeFixture, offset: int) -> None:
+    fixture.commit(offset)
+    fixture.turn()
+    fixture.threads.run()
+
+
+def _add_replica_in_sync(partition: Partition) -> None:
+    partition.followers[2] = Follower(0.0)
+    partition.isr = partition.replicas = (partition.broker_id, 2)
+
+
+@in_loop
+async def test_comparison_of_the_only_replica_that_cannot_be_read_is_counted_and_groups_go_on(
+    fixture: RuntimeFixture,
+) -> None:
+    _commit_durably(fixture, 7)
+    fixture.disk.fail("read", errno.EIO, times=None)
+    assert await fixture.runtime.verify() == 0
+    assert fixture.manager.read_errors == 1
+    assert fixture.committed == 7
+    fixture.disk.heal()
+    assert await fixture.runtime.verify() == 0
+
+
+@in_loop
+async def test_comparison_that_cannot_read_the_log_makes_another_replica_coordinator(fixture: RuntimeFixture) -> None:
+    _commit_durably(fixture, 7)
+    _add_replica_in_sync(fixture.partition)
+    fixture.disk.fail("read", errno.EIO, times=None)
+    assert await fixture.runtime.verify() == 0
+    assert fixture.partition.offline and list(fixture.manager.failed) == [fixture.partition]
+    assert code_of(fixture.commit(8)) == ErrorCode.NOT_COORDINATOR
+    assert not fixture.runtime.is_loading
+
+
+@in_loop
+async def test_comparison_of_a_damaged_log_goes_on_with_the_next_one(fixture: RuntimeFixture) -> None:
+    _commit_durably(fixture, 7)
+    fixture.runtime._read = lambda *_: _raise(CorruptMessage("damaged"))  # type: ignore[method-assign]
+    assert await fixture.runtime.verify() == 0
+    assert fixture.committed == 7
+
+
+@in_loop
+async def test_comparison_ends_when_the_partition_goes_offline_before_its_records_are_written(
+    fixture: RuntimeFixture,
+) -> None:
+    fixture.commit(7)
+    comparison = asyncio.ensure_future(fixture.runtime.verify())
+    await asyncio.sleep(0)
+    fixture.partition.role = Role.OFFLINE
+    async with asyncio.timeout(60):
+        assert await comparison == 0
+
+
+@in_loop
+async def test_load_that_cannot_read_the_log_makes_another_replica_coordinator(fixture: RuntimeFixture) -> None:
+    _commit_durably(fixture, 7)
+    again, manager = fixture.restarted()
+    partition = manager.topics[OFFSETS_TOPIC.encode()][0]
+    _add_replica_in_sync(partition)
+    fixture.fixture.disk.fail("read", errno.EIO, times=None)
+    async with asyncio.timeout(60):
+        await loaded(again)
+    assert partition.offline and list(manager.failed) == [partition]
+    answer = again.run("g", lambda *_: None, lambda code: JoinGroupResponse(error_code=code))  # type: ignore[arg-type, return-value]
+    assert code_of(answer) == ErrorCode.NOT_COORDINATOR
 
 
 @in_loop

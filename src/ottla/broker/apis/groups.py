@@ -16,7 +16,7 @@ from ottla.coordinator.classic_member import join_error
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC
 from ottla.coordinator.offsets import refuse_commit, refused_topics
 from ottla.coordinator.outcome import Client
-from ottla.coordinator.runtime import PendingReply, Unstored
+from ottla.coordinator.pending_reply import PendingReply, Unstored
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
 from ottla.env.log_limit import LogLimit
 from ottla.model.errors import ErrorCode, KafkaError, Refused
