@@ -313,7 +313,7 @@ class _Output:
 def missing_parts() -> dict[str, str]:
     """By what is missing, `spark` or `connector`: one line that says what to do. Brings the connector if it can."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        return {"spark": "pyspark is missing: pip install ottla[spark]"}
+        return {"spark": "pyspark is missing: pip install -e '.[spark]'"}
     from ottla.spark.java import JavaMissing, find_java
 
     try:

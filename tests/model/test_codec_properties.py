@@ -38,7 +38,7 @@ from ottla.wire.schema import Array, Field
 CLASSES = [cls for key in APIS for cls in (request_class(key), response_class(key))]
 every_message = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 needs_kio = pytest.mark.skipif(
-    importlib.util.find_spec("kio") is None, reason="kio is not installed; `pip install ottla[dev]` brings it"
+    importlib.util.find_spec("kio") is None, reason="kio is not installed; `pip install -e '.[dev]'` brings it"
 )
 
 FIXED = {

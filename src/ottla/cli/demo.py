@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ottla.cli.failure import FAILED, INTERRUPTED, Failure
+from ottla.model import extras
 
 _PACKAGES = ("pyspark", "pyarrow", "deltalake")
 
@@ -69,8 +70,7 @@ def command(
     """
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
-            remedy = "install Ottla with its extra spark, in a checkout: pip install '.[spark]'"
-            raise Failure(f"the package {package} is missing; {remedy}")
+            raise Failure(extras.missing(package, extras.SPARK))
 
     from ottla.demo.run import Options, Stopped, run
     from ottla.model.errors import OttlaError

@@ -19,6 +19,7 @@ from ottla.cli.connection import Connection, connection_options, split_addresses
 from ottla.cli.failure import FAILED
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
 from ottla.cli.service_options import missing_package
+from ottla.model import extras
 
 OK: Literal["ok"] = "ok"
 WARN: Literal["warn"] = "warn"
@@ -164,10 +165,8 @@ def check_services(missing: str | None) -> Check:
     """Are the packages installed that the schema registry and the REST proxy need?"""
     if missing is None:
         return Check("http services", OK, "'ottla registry' and 'ottla rest' can run")
-    return Check(
-        "http services", OK,
-        f"no {missing}; only 'ottla registry' and 'ottla rest' need it: pip install 'ottla[edge]'",
-    )  # fmt: skip
+    remedy = f"in a checkout: {extras.install_command(extras.EDGE)}"
+    return Check("http services", OK, f"no {missing}; only 'ottla registry' and 'ottla rest' need it; {remedy}")
 
 
 def check_java() -> Check:

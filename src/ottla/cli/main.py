@@ -15,6 +15,7 @@ import click
 import ottla
 from ottla.cli import interrupts
 from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
+from ottla.model.extras import extra_of, missing
 
 _NOUNS = (
     "acl",
@@ -87,6 +88,12 @@ class CommandLine(click.Group):
             if interrupts.caused(error):
                 raise SystemExit(INTERRUPTED) from None
             click.echo(f"error: {_describe_os_error(error)}", err=True)
+            raise SystemExit(FAILED) from None
+        except ModuleNotFoundError as error:
+            wanted = extra_of(error.name)
+            if wanted is None:
+                raise
+            click.echo(f"error: {missing(str(error.name), wanted)}", err=True)
             raise SystemExit(FAILED) from None
         except Exception as error:
             # Libraries turn KeyboardInterrupt into errors of their own. Every other exception is a bug: show it.

@@ -100,10 +100,8 @@ def _for_each(
     output: str,
 ) -> None:
     """Do the work for each chosen table that exists, and print the results. Raise Failure if one could not be done."""
-    try:
-        from deltalake.exceptions import DeltaError
-    except ModuleNotFoundError as error:
-        raise Failure(f"{error.name} is missing; install Ottla with its extra: pip install 'ottla[spark]'") from None
+    from deltalake.exceptions import DeltaError
+
     from ottla.model.errors import OttlaError
 
     rows, failures = [], []

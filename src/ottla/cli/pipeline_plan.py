@@ -86,10 +86,8 @@ def report_refused(refused: StartRefused) -> Failure:
 
 
 def _plan_of(declaration: Declaration, backfill: str) -> StartPlan:
-    try:
-        from ottla.pipeline.start_plan import plan_start
-    except ModuleNotFoundError as error:
-        raise Failure(f"{error.name} is missing; install Ottla with its extra: pip install 'ottla[spark]'") from None
+    from ottla.pipeline.start_plan import plan_start
+
     try:
         return plan_start(declaration, backfill)
     except OSError as error:

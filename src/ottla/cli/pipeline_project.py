@@ -13,6 +13,7 @@ import click
 
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import escape_controls
+from ottla.model import extras
 
 if TYPE_CHECKING:
     from ottla.pipeline import BadDeclaration, Declaration
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def check_extra(*modules: str) -> None:
     """Raise Failure if one of these modules of the extra `spark` is not installed."""
     if missing := [each for each in modules if importlib.util.find_spec(each) is None]:
-        raise Failure(f"{missing[0]} is missing; install Ottla with its extra: pip install 'ottla[spark]'")
+        raise Failure(extras.missing(missing[0], extras.SPARK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,8 @@ class Choice:
         declaration = self.load_or_report(path, needs_secrets=True)
         if not declaration.needs_registry:
             return declaration
-        try:
-            from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
-        except ModuleNotFoundError as error:
-            raise Failure(
-                f"{error.name} is missing; install Ottla with its extra: pip install 'ottla[spark]'"
-            ) from None
+        from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
+
         try:
             return pin_schemas(declaration, continues=continues)
         except (SchemasUnavailable, OSError) as error:

@@ -12,6 +12,7 @@ import click
 
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.record_format import DecodedMessage, DecodedPart
+from ottla.model import extras
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import Message
@@ -67,7 +68,7 @@ class _Codecs:
                 references = self._registry.resolve(schema)
                 found = self._known[schema.id] = codec_for(schema.schema_type, schema.text, references)
             except ModuleNotFoundError as error:
-                raise Failure(f"{error.name} is missing; install it with: pip install 'ottla[edge]'") from None
+                raise Failure(extras.missing(str(error.name), extras.EDGE)) from None
         return found
 
 

@@ -13,6 +13,7 @@ import click
 from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, parse_pairs
 from ottla.cli.failure import Failure
 from ottla.env.process import read_settings_file
+from ottla.model import extras
 from ottla.model.settings import parse_properties
 
 #: packages of the extra `edge` that the services import; google is the package of protobuf
@@ -103,7 +104,7 @@ def _is_installed(name: str) -> bool:
 
 
 def missing_message(package: str) -> str:
-    return f"the package {package} is missing; install Ottla with its extra: pip install 'ottla[edge]'"
+    return extras.missing(package, extras.EDGE)
 
 
 def _read_file(path: str | None) -> dict[str, str]:

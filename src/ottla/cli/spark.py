@@ -77,10 +77,8 @@ def repair(checkpoint: str, target: Target | None, execute: bool, connection: Co
     or because records were lost that the query had read (--to latest). 'unreadable batch': a batch that was planned and
     not completed is planned again. A copy of the old offsets stays in CHECKPOINT/ottla-repair.
     """
-    try:
-        from ottla.spark.checkpoint_repair import RepairRefused, apply_repair, compare, read_checkpoint
-    except ModuleNotFoundError as error:
-        raise Failure(f"this needs {error.name}; install Ottla with its extra spark") from None
+    from ottla.spark.checkpoint_repair import RepairRefused, apply_repair, compare, read_checkpoint
+
     try:
         state = read_checkpoint(checkpoint)
         positions = compare(state, _log_ranges(connection, state.partitions))

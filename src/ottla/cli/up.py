@@ -77,8 +77,8 @@ def command(
     DIR/broker-N its data; DIR/registry.pid and DIR/rest.pid have those of the services. The services stop first and
     ZooKeeper last; a second Ctrl-C kills all processes.
 
-    One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need
-    `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer. The registry and the REST proxy need `ottla[edge]`
+    One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need the extra
+    `spark`, which installs ZooKeeper and a Java runtime for it. The registry and the REST proxy need the extra `edge`
     and are left out without it.
     """
     from ottla.cli.local_cluster import LocalClusterFailed, Plan, run_until_signal

@@ -49,8 +49,9 @@ def command(
     """Run a ZooKeeper server in the foreground until SIGTERM or Ctrl-C.
 
     Prints a line that starts with `ready` when it serves; a member of an ensemble serves when the majority of the
-    members run. Needs `ottla[spark]`, which contains ZooKeeper, and Java 17 or newer. Brokers join with
-    `-X zookeeper.connect=HOST:PORT`. Nodes are on disk before a change is acknowledged.
+    members run. Needs the extra `spark`, which installs ZooKeeper and a Java runtime for it (Java 17 or newer of
+    JAVA_HOME or PATH comes first). Brokers join with `-X zookeeper.connect=HOST:PORT` and need no Java. Nodes are on
+    disk before a change is acknowledged.
 
     With --keystore and --truststore brokers connect over TLS (`zookeeper.ssl.client.enable=true`). The connections
     between the members of an ensemble are not encrypted.

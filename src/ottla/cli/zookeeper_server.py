@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ottla.env.disk import DIRECTORY_MODE
+from ottla.model import extras
 from ottla.model.errors import OttlaError
 from ottla.spark.java import JavaMissing, find_java
 
@@ -185,7 +186,8 @@ def find_jars(directory: Path | None = None, *, is_tls: bool = False) -> list[Pa
         spec = importlib.util.find_spec("pyspark")
         if spec is None or spec.origin is None:
             raise ZooKeeperFailed(
-                "ZooKeeper's jars come with pyspark, which is not installed: run `pip install 'ottla[spark]'`"
+                "ZooKeeper's jars come with pyspark, which is not installed; install Ottla with its extra spark, in a "
+                f"checkout: {extras.install_command(extras.SPARK)}"
             )
         directory = Path(spec.origin).parent / "jars"
     found = {re.sub(r"-[0-9][^/]*\.jar$", "", path.name): path for path in sorted(directory.glob("*.jar"))}
@@ -193,7 +195,8 @@ def find_jars(directory: Path | None = None, *, is_tls: bool = False) -> list[Pa
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ZooKeeperFailed(
-            f"{directory} has no {' and no '.join(missing)} jar: reinstall pyspark by `pip install 'ottla[spark]'`"
+            f"{directory} has no {' and no '.join(missing)} jar; install a version of pyspark that Ottla supports, "
+            f"in a checkout: {extras.install_command(extras.SPARK)}"
         )
     return [found[name] for name in wanted]
 

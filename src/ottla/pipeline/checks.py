@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Collection, Iterable
 from typing import cast
 
+from ottla.model.extras import SPARK, missing
 from ottla.pipeline.declaration import PREVIOUS, Declaration, Flow, PythonStep, SqlStep, TableSink, TopicSink
 from ottla.pipeline.expectations import check_predicate
 from ottla.pipeline.graph import Graph, check_graph
@@ -44,7 +45,7 @@ def deep_check(declaration: Declaration) -> tuple[Problem, ...]:
     try:
         analyse = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
-        raise DeepCheckMissing(f"the deep check needs {error.name}; install Ottla with its extra spark") from None
+        raise DeepCheckMissing(f"the deep check needs Spark: {missing(str(error.name), SPARK)}") from None
     return tuple(cast(Iterable[Problem], analyse(declaration)))
 
 

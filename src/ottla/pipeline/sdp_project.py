@@ -111,7 +111,7 @@ def _readme(declaration: Declaration, project: Project) -> str:
         f"A project for Spark Declarative Pipelines, exported from {Path(declaration.file).name} by "
         "`ottla pipeline export --to sdp`.",
         "",
-        "    pip install 'ottla[sdp]'",
+        "    pip install 'PATH_OF_THE_CHECKOUT[sdp]'    # a checkout of Ottla, which is not on PyPI",
         *(f"    {line}" for line in _topic_commands(declaration, project)),
         "    export PYSPARK_PYTHON=python",
         f"    {shlex.join(command(declaration))}",

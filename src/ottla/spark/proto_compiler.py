@@ -15,6 +15,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from ottla.model.extras import install_command
 from ottla.spark.wire_format import SchemaRefused
 
 _FILE = "schema.proto"
@@ -32,8 +33,8 @@ def compile_proto(text: str, directory: str | None = None) -> bytes:
     """
     if importlib.util.find_spec("grpc_tools") is None:
         raise SchemaRefused(
-            "a .proto text needs the package grpcio-tools: install Ottla with its extra protobuf "
-            "(pip install 'ottla[spark,protobuf]'), or compile the text with "
+            "a .proto text needs the package grpcio-tools: install Ottla with its extra protobuf, in a checkout "
+            f"({install_command('spark,protobuf')}), or compile the text with "
             "protoc --include_imports --descriptor_set_out=FILE.desc and give FILE.desc instead"
         )
     with tempfile.TemporaryDirectory(prefix="ottla-proto-") as work:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ottla
+from ottla.model import extras
 from ottla.model.errors import OttlaError
 from ottla.spark.home import home_without_archive
 from ottla.spark.java import find_java
@@ -114,8 +115,7 @@ def check_packages() -> None:
     """Raise SparkMissing if a package that Spark needs is not installed."""
     for package in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(package) is None:
-            remedy = "install Ottla with its extra spark, in a checkout: pip install '.[spark]'"
-            raise SparkMissing(f"the package {package} is missing; {remedy}")
+            raise SparkMissing(extras.missing(package, extras.SPARK))
 
 
 def _child_processes() -> set[int]:

@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.model.errors import OttlaError
+from ottla.model.extras import SPARK, install_command
 
 if TYPE_CHECKING:
     import socket
@@ -63,7 +64,8 @@ def _missing(what: str, error: BaseException) -> str:
     cause = str(error).strip().splitlines()[0]
     return (
         f"Spark {__version__} does not offer {what} as expected ({cause}); "
-        "install a version of pyspark that this version of Ottla was tested with: pip install 'ottla[spark]'"
+        "install a version of pyspark that this version of Ottla was tested with, in a checkout: "
+        f"{install_command(SPARK)}"
     )
 
 

@@ -5,7 +5,7 @@
     with BrokerProcess.start() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-``ClusterProcess.start(brokers=3)`` starts a cluster with ZooKeeper, which needs Java and `ottla[spark]`. With
+``ClusterProcess.start(brokers=3)`` starts a cluster with ZooKeeper, which needs the extra `spark`. With
 ``can_cut=True`` a test can cut the network between its members: ``cluster.cut(1, ZOOKEEPER)``.
 
 In pytest ask for the fixture ``ottla_broker``; it comes with the package.

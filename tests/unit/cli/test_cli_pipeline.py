@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ottla.model import extras
 from ottla.pipeline import checks
 from ottla.pipeline.problems import Place, Problem
 
@@ -97,9 +98,8 @@ def test_deep_asks_spark_about_a_file_that_is_otherwise_good(
 def test_deep_without_spark_says_what_to_install(ottla: Any, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "DEEP_CHECK", "no_such_module_of_spark:analyse")
     result = ottla("pipeline", "validate", shop.name, "--deep")
-    assert (result.exit_code, result.stderr) == (
-        1, "error: the deep check needs no_such_module_of_spark; install Ottla with its extra spark\n",
-    )  # fmt: skip
+    remedy = extras.missing("no_such_module_of_spark", extras.SPARK)
+    assert (result.exit_code, result.stderr) == (1, f"error: the deep check needs Spark: {remedy}\n")
 
 
 _PROGRAM = """

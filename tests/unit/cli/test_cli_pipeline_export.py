@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ottla.model import extras
+
 _PYTHON = """
 from ottla.pipeline import Pipeline
 
@@ -103,4 +105,4 @@ def test_missing_extra_is_named(ottla: Any, directory: Path, monkeypatch: pytest
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = ottla("pipeline", "export", "small.yaml", "--to", "sdp")
     assert result.exit_code == 1
-    assert "pyarrow is missing; install Ottla with its extra: pip install 'ottla[spark]'" in result.output
+    assert extras.missing("pyarrow", extras.SPARK) in result.output

@@ -64,7 +64,7 @@ def test_missing_library_is_named_with_the_command_that_installs_it(monkeypatch:
     registry: Any = Registry("PROTOBUF", 'syntax = "proto3"; message A { int32 a = 1; }')
     with pytest.raises(Failure) as failure:
         make_encoder(registry, "orders", "value", "PROTOBUF", SchemaChoice(schema_id=1))
-    assert "pip install 'ottla[edge]'" in failure.value.message
+    assert "pip install -e '.[edge]'" in failure.value.message
     # It concerns every record, so that none is skipped.
     with pytest.raises(Failure, match="pip install"):
         decode(registry, "PROTOBUF", skip_bad=True)

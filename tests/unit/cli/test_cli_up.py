@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from ottla.cli import local_cluster, up
 from ottla.cli.local_cluster import LocalClusterFailed, Plan, Process, restart_delay_s
+from ottla.model import extras
 
 
 def refusal(*words: str) -> str:
@@ -110,7 +111,7 @@ def test_services_whose_packages_are_missing_are_left_out(tmp_path: Path, monkey
     monkeypatch.setattr(up, "missing_package", lambda: "uvicorn")
     words = ("--data", str(tmp_path), "--port", "0")
     plan, output = planned(monkeypatch, *words)
-    remedy = "the package uvicorn is missing; install Ottla with its extra: pip install 'ottla[edge]'"
+    remedy = extras.missing("uvicorn", extras.EDGE)
     assert (plan.service_urls, output) == ({}, f"without schema registry and REST proxy: {remedy}\n")
     assert planned(monkeypatch, *words, "--no-registry", "--no-rest")[1] == ""
     assert remedy in refusal(*words, "--registry-port", "0")

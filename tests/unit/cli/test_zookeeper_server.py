@@ -60,7 +60,7 @@ def test_member_keeps_its_number(tmp_path: Path) -> None:
 def test_missing_jars_are_named(tmp_path: Path) -> None:
     for name in ("zookeeper-3.9.5", "zookeeper-jute-3.9.5", "slf4j-api-2.0.17", "metrics-core-4.2.37"):
         (tmp_path / f"{name}.jar").touch()
-    with pytest.raises(ZooKeeperFailed, match=r"has no snappy-java jar: .*pip install 'ottla\[spark\]'"):
+    with pytest.raises(ZooKeeperFailed, match=r"has no snappy-java jar; .*pip install -e '\.\[spark\]'"):
         find_jars(tmp_path)
     (tmp_path / "snappy-java-1.1.10.8.jar").touch()
     assert [path.name.split("-3.")[0] for path in find_jars(tmp_path)][:2] == ["zookeeper", "zookeeper-jute"]
@@ -68,7 +68,7 @@ def test_missing_jars_are_named(tmp_path: Path) -> None:
 
 def test_missing_pyspark_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ZooKeeperFailed, match=r"pyspark, which is not installed: run `pip install 'ottla\[spark\]'`"):
+    with pytest.raises(ZooKeeperFailed, match=r"pyspark, which is not installed; .*pip install -e '\.\[spark\]'"):
         find_jars()
 
 

@@ -229,7 +229,7 @@ def test_schema_travels_to_tasks_compiled(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_text_without_the_compiler_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SchemaRefused, match=r"pip install 'ottla\[spark,protobuf\]'"):
+    with pytest.raises(SchemaRefused, match=r"pip install -e '\.\[spark,protobuf\]'"):
         compile_proto('syntax = "proto3"; message NeverCompiled {}')
 
 

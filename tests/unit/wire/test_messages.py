@@ -32,7 +32,7 @@ def test_importing_one_api_does_not_import_the_others() -> None:
 
 @pytest.mark.skipif(
     importlib.util.find_spec("kio") is None or importlib.util.find_spec("ruff") is None,
-    reason="kio or ruff is not installed; `pip install ottla[dev]` brings both",
+    reason="kio or ruff is not installed; `pip install -e '.[dev]'` brings both",
 )
 def test_generating_again_yields_the_same_files(tmp_path: Path) -> None:
     generator = ROOT / "tools" / "generate_messages.py"
