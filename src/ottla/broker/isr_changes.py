@@ -62,7 +62,8 @@ class IsrChanges:
             self._full_check_due = now + limits.lag_s * _FULL_CHECK_PART
         if is_silence_due:
             self._silence_check_due = now + limits.silence_s * _FULL_CHECK_PART
-        epochs = {broker.broker_id: broker.epoch for broker in self._services.view.brokers.values()}
+        view = self._services.view
+        epochs = {number: broker.epoch for number, broker in view.brokers.items() if number not in view.leaving}
         wanted: dict[Partition, tuple[int, ...]] = {}
         # Thousands of partitions are in sync for days: between full checks only the others cost time.
         for partition in replicas.replicated() if is_full or is_silence_due else replicas.unsettled():
@@ -136,7 +137,8 @@ class IsrChanges:
                 try:
                     state = change_isr(
                         topic, number, leader=services.broker_id, leader_epoch=epochs[partition], isr=same_run,
-                        alive=view.brokers, min_isr=services.topic_settings(topic).min_insync_replicas,
+                        alive=view.brokers.keys() - view.leaving,
+                        min_isr=services.topic_settings(topic).min_insync_replicas,
                     )  # fmt: skip
                 except KafkaError as error:
                     log.info("an ISR change is refused partition=%s error=%s", partition.name, error)
@@ -164,7 +166,7 @@ class IsrChanges:
 
 
 def _can_grow(partition: Partition, broker_epochs: Mapping[int, int]) -> bool:
-    """Return whether a replica that is not in the ISR belongs to a registered broker."""
+    """Return whether a replica that is not in the ISR belongs to a registered broker that does not stop."""
     isr = partition.isr
     if len(isr) == len(partition.replicas):
         return False

@@ -495,7 +495,7 @@ class Membership:
         services, own = self._services, self._services.broker_id
         if self._session_s is None or not self._may_control():
             return
-        # A leader would add a broker that still fetches to the ISR again, and a controller would elect itself.
+        # A controller would elect itself, and a fetch would delay the stop.
         self._is_leaving = True
         self.fetchers.stop()
         await self.controller.resign()
@@ -508,6 +508,8 @@ class Membership:
             return ops_elect(view, topics), [topic.name for topic in topics]
 
         try:
+            # First, because a leader without new records would add this broker to the ISR again: it has everything.
+            await self.registration.announce_leave()
             while names := await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn):
                 handed_over.update(names)
         except (KafkaError, StoreError) as error:

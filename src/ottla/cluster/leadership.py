@@ -303,7 +303,8 @@ def change_isr(
 
     The leader may add a replica only if it has **synced** everything below the high watermark and has reached the start
     of the leader's epoch: the next records are acknowledged when min.insync.replicas members have synced them, and the
-    older ones must be as safe. Raise a KafkaError if the proposal is based on an old state or is not allowed.
+    older ones must be as safe. A broker that has begun a clean stop is not in ``alive``. Raise a KafkaError if the
+    proposal is based on an old state or is not allowed.
     """
     partition = partition_of(topic, number)
     if leader_epoch < partition.leader_epoch:
@@ -317,7 +318,7 @@ def change_isr(
     if set(isr) == set(partition.isr):
         return partition
     if dead := [each for each in isr if each not in alive and each not in partition.isr]:
-        raise Refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {dead[0]} is not alive and cannot join the ISR")
+        raise Refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {dead[0]} is not alive, or stops, and cannot join the ISR")
     return _with_isr(partition, tuple(isr), min_isr).changed()
 
 
@@ -406,9 +407,9 @@ def _marked(partition: PartitionView, end: LogEnd) -> PartitionView:
 def leave(view: ClusterView, broker: int, *, min_isr: MinIsr) -> list[TopicView]:
     """Return the topics that change when a broker is about to stop: others lead, and it leaves the ISRs.
 
-    It stays in an ISR that has no other live member; the controller elects when it is no longer alive. The broker stops
-    to fetch before this change is written, because the leader would add it to the ISR again. The leader epoch rises
-    only where the leader changes, so that no other request is interrupted.
+    It stays in an ISR that has no other live member; the controller elects when it is no longer alive. The broker
+    announces that it stops before this change is written (`registration.announce_leave`), because the leader would add
+    it to the ISR again. The leader epoch rises only where the leader changes, so that no other request is interrupted.
     """
     alive = view.brokers.keys() - {broker}
     changed = []

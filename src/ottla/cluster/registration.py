@@ -8,6 +8,9 @@ Start of a broker, in this order:
 3. ``write_dirs`` adds the log directories of this run to /brokers/registered/N.
 4. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
 
+A clean stop begins with ``announce_leave``, which marks /brokers/registered/N. From then on nobody can add the broker
+to an ISR, although it is alive until ``end`` deletes /brokers/ids/N.
+
 A broker that was paused, or cut off from the store, cannot know whether its session has expired and others have been
 elected. The lease bounds this: a read of the store that is answered proves that the session existed when the read was
 sent. The event loop itself sends the reads, not a thread, because a thread would also prove the session of a broker
@@ -25,6 +28,8 @@ from ottla.cluster.schema import (
     MALFORMED,
     broker_path,
     incarnation_of,
+    is_leaving,
+    leaving_json,
     registered_json,
     registered_path,
 )
@@ -189,8 +194,9 @@ class Registration:
                 written = await self._store.multi(ops)
             except Conflict as conflict:
                 node = await self._store.get(registered_path(self._id))
-                if node is None or node.version != self._run_version:
+                if node is None or (node.version != self._run_version and not self._is_own_leave(node)):
                     raise self._started_twice() from conflict
+                self._run_version = node.version
                 stale = await self._store.get(path)
                 if stale is not None and incarnation_of(stale.value) == self._incarnation:
                     # Created by this process: in an earlier session, or the answer was lost.
@@ -250,6 +256,25 @@ class Registration:
         self.epoch = -1
         self.lease.end()
         self.on_change()
+
+    async def announce_leave(self) -> None:
+        """Mark this run as one that stops, unless a later run has begun. Raise KafkaError or StoreError if that fails.
+
+        The mark changes the version that each addition to an ISR checks, so that an addition that was decided before
+        conflicts.
+        """
+
+        def decide(node: Node | None) -> tuple[list[Op], int]:
+            if node is None or _incarnation_of(node) != self._incarnation:
+                return [], self._run_version
+            if is_leaving(node.value):
+                return [], node.version
+            return [Put(registered_path(self._id), leaving_json(node.value), node.version)], node.version + 1
+
+        self._run_version = await read_and_write(self._store, self._read_registered, decide, repeatable=True)
+
+    def _is_own_leave(self, node: Node) -> bool:
+        return _incarnation_of(node) == self._incarnation and is_leaving(node.value)
 
     async def end(self) -> None:
         """Delete the node, so that others need not wait for the end of the session. The broker stops."""

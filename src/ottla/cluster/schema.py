@@ -12,7 +12,8 @@
                                     "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "rack": null,
                                     "timestamp": "1700000000000", "features": {}, "incarnation": "..."}
     /brokers/registered/N          {"version": 1, "incarnation": "...", "endpoints": ["PLAINTEXT://h:9092"],
-                                    "rack": null, "log_dirs_run": "...", "log_dirs": {"<directory id>": "..."}}
+                                    "rack": null, "log_dirs_run": "...", "log_dirs": {"<directory id>": "..."},
+                                    "leaving": true}
     /controller                    ephemeral {"version": 1, "brokerid": 1, "timestamp": "1700000000000"}
     /controller_epoch              {"version": 1, "broker": 1}; its version is the controller epoch
     /config/topics/T               {"version": 1, "config": {"retention.ms": "1000"}}
@@ -42,6 +43,7 @@ A broker replaces /brokers/registered/N at every start, before anything else. Ea
 checks the version of this node, so that an addition conflicts if it is based on an earlier run of the broker (KIP-903).
 ``log_dirs`` has each log directory with the incarnation of the last run that used it, and ``log_dirs_run`` is the last
 run whose directories were written there: the broker writes both after it has marked the logs that are lost.
+``leaving`` is added when the broker begins a clean stop. It is alive until its logs are closed, but joins no ISR.
 A broker becomes controller in one multi that creates /controller and puts /controller_epoch. Each multi with an
 automatic decision of the controller checks the version of /controller_epoch, so that a former controller changes
 nothing.
@@ -199,6 +201,15 @@ def unregistered_json(value: bytes) -> bytes:
 
 def is_unregistered(value: bytes) -> bool:
     return bool(json.loads(value).get("unregistered"))
+
+
+def leaving_json(value: bytes) -> bytes:
+    """Return the value of /brokers/registered/N of a broker that has begun a clean stop. Its next start replaces it."""
+    return to_json({**json.loads(value), "leaving": True})
+
+
+def is_leaving(value: bytes) -> bool:
+    return bool(json.loads(value).get("leaving"))
 
 
 def incarnation_of(value: bytes) -> bytes:

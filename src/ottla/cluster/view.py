@@ -32,6 +32,7 @@ from ottla.cluster.schema import (
     config_of,
     group_of,
     incarnation_of,
+    is_leaving,
     is_unregistered,
     to_json,
     topic_path,
@@ -377,6 +378,8 @@ class ClusterView:
         self.brokers: dict[int, BrokerView] = {}
         #: version of /brokers/registered/N by broker id; also of brokers that are not alive
         self.registered: dict[int, int] = {}
+        #: the brokers that have begun a clean stop and must not join an ISR before their next start
+        self.leaving: set[int] = set()
         #: address and rack of these brokers; a broker of an earlier release is absent
         self.last_starts: dict[int, RegisteredBroker] = {}
         #: None while no broker is controller
@@ -463,7 +466,10 @@ class ClusterView:
             self.registered.pop(broker_id, None)
             self.last_starts.pop(broker_id, None)
             self._incarnations.pop(broker_id, None)
+            self.leaving.discard(broker_id)
             if node is not None:
+                if is_leaving(node.value):
+                    self.leaving.add(broker_id)
                 if not is_unregistered(node.value):
                     self.registered[broker_id] = node.version
                     if (last_start := _registered_broker_of(node.value)) is not None:

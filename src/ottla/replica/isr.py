@@ -12,7 +12,8 @@ replica joins when
 - it has deleted the records before the log start, so that they do not come back when it leads,
 - it does not lag: otherwise it would have to leave again at once. While no follower can reach the leader, the high
   watermark stands still, and all of them have everything below it,
-- and the process that fetched is the one that is registered now, because what an earlier one had may be lost (KIP-903).
+- and the process that fetched is the one that is registered now, because what an earlier one had may be lost (KIP-903),
+  and has not announced that it stops: it no longer fetches, and writers would wait for it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Limits(NamedTuple):
 def wanted_isr(partition: Partition, broker_epochs: Mapping[int, int], limits: Limits, now: float) -> tuple[int, ...]:
     """Return the in-sync replicas as the leader wants them, in the order of the assignment.
 
-    ``broker_epochs`` are the registered brokers.
+    ``broker_epochs`` are the registered brokers without those that stop.
     """
     own = partition.broker_id
     return tuple(

@@ -29,7 +29,8 @@ def isr_changes(replicas: Any, *, lag_ms: int = 3000, fetch_wait_ms: int = 500) 
         settings=SimpleNamespace(
             replica_lag_time_max_ms=lag_ms, replica_silence_time_max_ms=3000, replica_fetch_wait_max_ms=fetch_wait_ms
         ),
-        tasks=SimpleNamespace(start=start), replicas=replicas, view=SimpleNamespace(brokers={}, registered={}),
+        tasks=SimpleNamespace(start=start), replicas=replicas,
+        view=SimpleNamespace(brokers={}, registered={}, leaving=set()),
     )  # fmt: skip
     return IsrChanges(services), proposed
 
@@ -114,7 +115,9 @@ def joining_replica(monkeypatch: pytest.MonkeyPatch) -> tuple[IsrChanges, Partit
     assert partition.high_watermark == 5
     changes, proposed = isr_changes(SimpleNamespace(replicated=lambda: [partition], unsettled=lambda: [partition]))
     brokers = {number: SimpleNamespace(broker_id=number, epoch=number) for number in (1, 2, 3)}
-    monkeypatch.setattr(changes._services, "view", SimpleNamespace(brokers=brokers, registered={}, topics={}))
+    monkeypatch.setattr(
+        changes._services, "view", SimpleNamespace(brokers=brokers, registered={}, leaving=set(), topics={})
+    )
     changes.check(0.0)
     assert proposed and partition.proposed_isr == (1, 2, 3)
     return changes, partition
@@ -147,6 +150,22 @@ def test_join_is_not_written_if_another_change_was_applied_meanwhile(monkeypatch
     assert written == [[]]
 
 
+def test_replica_of_a_broker_that_stops_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without new records it does not lag, although it no longer fetches."""
+    partition = new_partition(replicas=3, isr=2)
+    for number in (2, 3):
+        partition.note_follower(number, 5, 5, broker_epoch=number, now=0.0)
+    changes, proposed = isr_changes(SimpleNamespace(replicated=lambda: [partition], unsettled=lambda: [partition]))
+    brokers = {number: SimpleNamespace(broker_id=number, epoch=number) for number in (1, 2, 3)}
+    view = SimpleNamespace(brokers=brokers, registered={}, leaving={3})
+    monkeypatch.setattr(changes._services, "view", view)
+    changes.check(0.0)
+    assert not proposed
+    view.leaving.clear()
+    changes.check(CHECK_S)
+    assert proposed and partition.proposed_isr == (1, 2, 3)
+
+
 @pytest.mark.parametrize("registered", [False, True])
 def test_replica_of_a_broker_that_does_not_run_is_not_looked_at(
     monkeypatch: pytest.MonkeyPatch, registered: bool
@@ -158,7 +177,7 @@ def test_replica_of_a_broker_that_does_not_run_is_not_looked_at(
     }
     looked_at: list[Partition] = []
     monkeypatch.setattr(isr_changes_module, "wanted_isr", lambda each, *_: looked_at.append(each) or each.isr)
-    monkeypatch.setattr(changes._services, "view", SimpleNamespace(brokers=brokers, registered={}))
+    monkeypatch.setattr(changes._services, "view", SimpleNamespace(brokers=brokers, registered={}, leaving=set()))
     changes.check(0.0)
     looked_at.clear()
     changes.check(CHECK_S)

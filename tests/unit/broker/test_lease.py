@@ -183,14 +183,18 @@ def test_broker_that_leaves_hands_each_topic_over_once(
     async def resign() -> None:
         membership.calls.append("resign")
 
+    async def announce_leave() -> None:
+        membership.calls.append("announce")
+
     monkeypatch.setattr("ottla.broker.membership.decide_and_write", write)
+    monkeypatch.setattr(membership.registration, "announce_leave", announce_leave, raising=False)
     services = membership._services
     services.broker_id, services.store, services.metadata_turn = 1, None, None
     membership._session_s, membership.controller = 6.0, SimpleNamespace(resign=resign)  # type: ignore[assignment]
     membership.fetchers = SimpleNamespace(stop=lambda: None)
     assert membership._may_control()
     asyncio.run(membership.leave())
-    assert membership.calls == ["resign", "write ['t']", "write []"]
+    assert membership.calls == ["resign", "announce", "write ['t']", "write []"]
     assert not membership._may_control(), "it would elect itself"
 
 

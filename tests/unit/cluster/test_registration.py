@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
+from ottla.cluster.decide import load_view
 from ottla.cluster.registration import Lease, Registration, dirs_of_last_run
 from ottla.cluster.schema import broker_json, broker_path, incarnation_of, ops_create_skeleton, registered_path
 from ottla.cluster.store import Delete, MetadataStore, Node
@@ -255,5 +256,53 @@ def test_answer_of_the_registration_is_lost() -> None:
         node = await store.get(broker_path(ID))
         assert node is not None
         assert made.epoch == node.created
+
+    place.run(main())
+
+
+def test_clean_stop_is_announced_until_the_next_start() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        first, store = await started(place)
+        before = await load_view(store)
+        assert ID in before.brokers and not before.leaving
+        await first.announce_leave()
+        await first.announce_leave()
+        view = await load_view(store)
+        assert view.leaving == {ID} and ID in view.brokers
+        assert view.registered[ID] == before.registered[ID] + 1, "additions to an ISR that were decided before conflict"
+        await first.end()
+        assert (await load_view(store)).leaving == {ID}
+        await started(place, "again", b"2")
+        view = await load_view(store)
+        assert ID in view.brokers and not view.leaving
+
+    place.run(main())
+
+
+def test_broker_that_stops_registers_again_if_its_node_is_deleted_before_it_knows_its_mark() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        broker, store = await started(place)
+        version = broker._run_version
+        await broker.announce_leave()
+        broker._run_version = version  # as when the reply to the mark is still in flight
+        await store.multi([Delete(broker_path(ID))])
+        await broker.register()
+        assert ID in (await load_view(store)).brokers
+
+    place.run(main())
+
+
+def test_earlier_run_does_not_announce_the_stop_of_a_later_one() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        earlier, store = await started(place)
+        await started(place, "again", b"2")
+        await earlier.announce_leave()
+        assert not (await load_view(store)).leaving
 
     place.run(main())
