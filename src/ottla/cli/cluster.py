@@ -43,7 +43,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from ottla.cli import interrupts
+from ottla.cli import interrupts, outages
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.default_config import DefaultConfig
 from ottla.cli.failure import Failure, NotFound, NotHealthy
@@ -52,6 +52,8 @@ from ottla.cli.output import escape_controls
 #: a connection attempt to one address gives up after this, whatever --timeout allows for the whole
 _CONNECT_S_MAX = 3.0
 _AWAIT_S = 0.05
+#: limit for the metadata that explain why another request was not completed
+_EXPLAIN_S_MAX = 5.0
 #: longest call into librdkafka during which Ctrl-C is deferred
 _CALL_S_MAX = 0.1
 #: librdkafka writes its own log lines to stderr; a command line says things once, in its own words
@@ -246,15 +248,21 @@ class Cluster:
 
     # Metadata
 
+    def check_broker(self, broker_id: int) -> None:
+        """Raise `NotFound` if this broker is not in the cluster: requests to it would wait for it."""
+        known = [node.broker_id for node in self.brokers()]
+        if broker_id not in known:
+            raise outages.unknown_broker(broker_id, known)
+
     def brokers(self) -> list[BrokerNode]:
         metadata = self._metadata()
         nodes = [BrokerNode(broker_id=b.id, host=b.host, port=b.port) for b in metadata.brokers.values()]
         return sorted(nodes, key=lambda node: node.broker_id)
 
-    def topics(self) -> dict[str, TopicState]:
+    def topics(self, timeout_s: float | None = None) -> dict[str, TopicState]:
         """Every topic. Asking for all creates none, which asking for one by name could."""
         topics = {}
-        for name, topic in sorted(self._metadata().topics.items()):
+        for name, topic in sorted(self._metadata(timeout_s).topics.items()):
             partitions = [
                 _partition_state(p.id, p.leader, p.replicas, p.isrs)
                 for p in sorted(topic.partitions.values(), key=lambda p: p.id)
@@ -305,9 +313,14 @@ class Cluster:
             )
         return states
 
-    def _metadata(self) -> Any:
-        with self._failures("metadata"):
-            return interrupts.run_interruptibly(lambda: self._admin.list_topics(timeout=self._timeout_s))
+    def _metadata(self, timeout_s: float | None = None) -> Any:
+        """Return brokers and topics. Raise NotHealthy if no broker answers within the time, or within --timeout."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            return interrupts.run_interruptibly(lambda: self._admin.list_topics(timeout=limit_s))
+        except KafkaException as exception:
+            error = exception.args[0]
+            raise self._silent(limit_s) if error.code() in _UNREACHABLE else failure_of(error, "metadata") from None
 
     # Offsets
 
@@ -363,13 +376,13 @@ class Cluster:
             futures = self._admin.describe_consumer_groups(list(names), request_timeout=self._timeout_s)
         states = []
         for name in names:
-            with self._failures(_group_subject(name)):
+            with self._failures(_group_subject(name), group=name):
                 states.append(_group_state(futures[name].result()))
         return states
 
     def committed_offsets(self, group: str) -> dict[PartitionName, int]:
         """The committed offset of each partition that has one."""
-        with self._failures(_group_subject(group)):
+        with self._failures(_group_subject(group), group=group):
             asked = [ConsumerGroupTopicPartitions(group)]
             futures = self._admin.list_consumer_group_offsets(asked, request_timeout=self._timeout_s)
             answered = futures[group].result().topic_partitions
@@ -385,7 +398,7 @@ class Cluster:
         """Commit on behalf of a group without members; returns the partitions that were refused."""
         partitions = [TopicPartition(*name, offset) for name, offset in offsets.items()]
         subject = _group_subject(group)
-        with self._failures(subject):
+        with self._failures(subject, group=group):
             asked = [ConsumerGroupTopicPartitions(group, partitions)]
             futures = self._admin.alter_consumer_group_offsets(asked, request_timeout=self._timeout_s)
             answered = futures[group].result().topic_partitions
@@ -400,7 +413,7 @@ class Cluster:
     def delete_groups(self, names: Sequence[str]) -> list[Outcome]:
         with self._failures("delete groups"):
             futures = self._admin.delete_consumer_groups(list(names), request_timeout=self._timeout_s)
-        return [self._outcome(name, futures[name], _group_subject(name)) for name in names]
+        return [self._outcome(name, futures[name], _group_subject(name), group=name) for name in names]
 
     # Changes
 
@@ -433,9 +446,11 @@ class Cluster:
             )
             futures[name].result()
 
-    def _outcome(self, name: str, future: Any, subject: str, topic: str | None = None) -> Outcome:
+    def _outcome(
+        self, name: str, future: Any, subject: str, topic: str | None = None, group: str | None = None
+    ) -> Outcome:
         try:
-            with self._failures(subject, topic=topic):
+            with self._failures(subject, topic, group):
                 future.result()
         except Failure as failure:
             return Outcome(name=name, failure=failure)
@@ -531,23 +546,31 @@ class Cluster:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             click.echo(f"warning: lost the connection to {self._connection.bootstrap}, retrying", err=True)
 
-    def _silent(self) -> NotHealthy:
-        cause = self._complaints[-1] if self._complaints else f"none within {self._timeout_s:g} s"
+    def _silent(self, limit_s: float) -> NotHealthy:
+        with interrupts.deferred():
+            self._admin.poll(0)
+        cause = self._complaints[-1] if self._complaints else f"none within {limit_s:g} s"
         return NotHealthy(
             f"{self._connection.bootstrap} accepts connections but gives no Kafka answer ({cause}); "
             "check the port and -X security.protocol, or run 'ottla doctor'"
         )
 
+    def _explain(self, subject: str, group: str | None) -> Failure:
+        """Return why a request was not completed in time. Raise NotHealthy if the cluster answers no request at all."""
+        topics = self.topics(min(self._timeout_s, _EXPLAIN_S_MAX))
+        if group is not None:
+            return outages.coordinator_away(subject, group, topics)
+        return outages.not_completed(subject, self._timeout_s, self._complaints[-1] if self._complaints else None)
+
     @contextmanager
-    def _failures(self, subject: str, topic: str | None = None) -> Iterator[None]:
+    def _failures(self, subject: str, topic: str | None = None, group: str | None = None) -> Iterator[None]:
+        """Raise errors of the client as `Failure`; `topic` and `group` are what the request is about."""
         try:
             yield
         except KafkaException as exception:
             error = exception.args[0]
-            if error.code() in _UNREACHABLE:
-                with interrupts.deferred():
-                    self._admin.poll(0)
-                raise self._silent() from None
+            if error.code() in _UNREACHABLE or (group is not None and error.code() in _COORDINATOR_AWAY):
+                raise self._explain(subject, group) from None
             raise failure_of(error, subject, topic) from None
         except (ValueError, TypeError) as error:
             # The client checks arguments itself, as how many partitions a new topic may have.
@@ -661,6 +684,8 @@ def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Fai
         return NotHealthy(f"{subject}: {text}; try again in a moment")
     if code in _UNREACHABLE:
         return NotHealthy(f"{subject}: {text}; see 'ottla doctor'")
+    if code == KafkaError.LEADER_NOT_AVAILABLE:
+        return outages.no_leader(subject)
     if code in _REFUSED:
         return Failure(f"the broker refused this client: {text}; set security.* and sasl.* with -X")
     if code in _UNSUPPORTED:

@@ -47,8 +47,7 @@ class Owner:
             return cluster.describe_config("topic", self.topic)
         if self.broker is None:
             return cluster.describe_broker_defaults()
-        if self.broker not in {node.broker_id for node in cluster.brokers()}:
-            raise NotFound(f"broker {self.broker} is not in the cluster; see 'ottla doctor'")
+        cluster.check_broker(self.broker)
         return cluster.describe_config("broker", str(self.broker))
 
     def alter(self, cluster: Cluster, values: dict[str, str], deleted: tuple[str, ...], *, dry_run: bool) -> None:
@@ -56,6 +55,7 @@ class Owner:
             cluster.topic(self.topic)
             cluster.alter_config("topic", self.topic, values, deleted, dry_run=dry_run)
         elif self.broker is not None:
+            cluster.check_broker(self.broker)
             cluster.alter_config("broker", str(self.broker), values, deleted, dry_run=dry_run)
         else:
             cluster.alter_broker_defaults(values, deleted, dry_run=dry_run)

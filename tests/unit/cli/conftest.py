@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, Message
 from ottla.cli import cluster as cluster_module
 from ottla.cli.cluster import (
     BrokerNode,
+    Cluster,
     ConfigValue,
     OffsetFound,
     Outcome,
@@ -96,6 +97,8 @@ class FakeCluster:
         self.config: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         self.changes: list[tuple[Any, ...]] = []
         self.awaited: list[str] = []
+        #: partitions without a leader
+        self.offline: set[PartitionName] = set()
         self.refuses = False
         self.record_bytes_max = 1_000_000
         self.readers: list[FakeReader] = []
@@ -119,7 +122,10 @@ class FakeCluster:
     def brokers(self) -> list[BrokerNode]:
         return [BrokerNode(broker_id=1, host="127.0.0.1", port=9092)]
 
-    def topics(self) -> dict[str, TopicState]:
+    def check_broker(self, broker_id: int) -> None:
+        Cluster.check_broker(self, broker_id)  # type: ignore[arg-type]
+
+    def topics(self, timeout_s: float | None = None) -> dict[str, TopicState]:
         return {name: self._state(name) for name in sorted(self.known)}
 
     def topic(self, name: str) -> TopicState:
@@ -199,7 +205,13 @@ class FakeCluster:
 
     def _state(self, name: str) -> TopicState:
         partitions = tuple(
-            PartitionState(partition=number, leader=1, replicas=(1,), isr=(1,)) for number in range(self.known[name])
+            PartitionState(
+                partition=number,
+                leader=None if PartitionName(name, number) in self.offline else 1,
+                replicas=(1,),
+                isr=(1,),
+            )
+            for number in range(self.known[name])
         )
         return TopicState(name=name, topic_id="AAAA", internal=name.startswith("__"), partitions=partitions)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from concurrent.futures import Future
 from struct import pack
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from ottla.cli.cluster import PartitionName, Reader, Writer, connect, failure_of
+from ottla.cli import cluster as cluster_module
+from ottla.cli.cluster import Cluster, PartitionName, Reader, Writer, connect, failure_of
 from ottla.cli.connection import make_connection
 from ottla.cli.default_config import DefaultConfig, DefaultEntry
-from ottla.cli.failure import Failure
+from ottla.cli.failure import Failure, NotHealthy
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,7 @@ from ottla.cli.failure import Failure
         (KafkaError.TOPIC_ALREADY_EXISTS, 1),
         (KafkaError._TIMED_OUT, 4),
         (KafkaError._ALL_BROKERS_DOWN, 4),
+        (KafkaError.LEADER_NOT_AVAILABLE, 4),
         (KafkaError.SASL_AUTHENTICATION_FAILED, 1),
         (KafkaError.INVALID_CONFIG, 1),
     ],
@@ -57,6 +62,82 @@ def test_a_property_that_does_not_exist_is_wrong_usage(monkeypatch: pytest.Monke
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: Accepted())
     with click.Context(click.Command("x")), pytest.raises(click.UsageError, match="nope"):
         connect(make_connection(None, {"nope": "1"}, {}, 1))
+
+
+class FakeAdmin:
+    """Answers requests for metadata; completes no other request."""
+
+    def __init__(self, leaders: dict[str, list[int]], *, answers: bool = True) -> None:
+        self.leaders, self.answers = leaders, answers
+
+    def list_topics(self, timeout: float) -> Any:
+        if not self.answers:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        rows = {
+            name: SimpleNamespace(
+                partitions={
+                    at: SimpleNamespace(id=at, leader=leader, replicas=[2, 3], isrs=[2])
+                    for at, leader in enumerate(leaders)
+                }
+            )
+            for name, leaders in self.leaders.items()
+        }
+        return SimpleNamespace(topics=rows, brokers={})
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def describe_consumer_groups(self, names: list[str], request_timeout: float) -> dict[str, Future[None]]:
+        return {name: timed_out() for name in names}
+
+    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[None]]:
+        return {partition: timed_out() for partition in asked}
+
+
+def timed_out() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+    return future
+
+
+def asking(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(cluster_module, "AdminClient", lambda configuration: admin)
+    return Cluster(make_connection("here:1", {}, {}, 7))
+
+
+def test_group_whose_coordinator_is_offline_is_not_taken_for_a_wrong_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The hash of "g" is 103: its coordinator is the leader of partition 103 % 4.
+    cluster = asking(FakeAdmin({"__consumer_offsets": [1, 1, 1, -1]}), monkeypatch)
+    with pytest.raises(NotHealthy) as failed:
+        cluster.describe_groups(["g"])
+    assert failed.value.message == (
+        "the coordinator of group g is not available: partition 3 of topic __consumer_offsets has no leader (its "
+        "replicas are on brokers 2, 3); start the brokers that do not run; 'ottla cluster status' shows what is offline"
+    )
+
+
+@pytest.mark.parametrize("leaders", [{}, {"__consumer_offsets": [-1, -1, -1, 1]}])
+def test_group_whose_coordinator_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, leaders: dict[str, list[int]]
+) -> None:
+    with pytest.raises(NotHealthy, match="the coordinator of group g is not available; try again"):
+        asking(FakeAdmin(leaders), monkeypatch).describe_groups(["g"])
+
+
+def test_request_that_is_not_completed_by_a_cluster_that_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotHealthy, match="a-0: the cluster did not complete the request within 7 s") as failed:
+        asking(FakeAdmin({"a": [1]}), monkeypatch).find_offsets([PartitionName("a", 0)], "latest")
+    assert "security.protocol" not in failed.value.message
+
+
+def test_cluster_that_answers_nothing_is_said_to_give_no_kafka_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Callable[[Cluster], Any]] = [
+        lambda cluster: cluster.describe_groups(["g"]), lambda cluster: cluster.topics(),
+        lambda cluster: cluster.check_broker(1),
+    ]  # fmt: skip
+    for ask in requests:
+        with pytest.raises(NotHealthy, match=r"here:1 accepts connections but gives no Kafka answer .*security.prot"):
+            ask(asking(FakeAdmin({}, answers=False), monkeypatch))
 
 
 class FakeConsumer:

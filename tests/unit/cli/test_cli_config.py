@@ -69,6 +69,13 @@ def test_an_owner_that_does_not_exist_is_not_found(ottla: Any, words: tuple[str,
     assert ottla("config", "describe", *words).exit_code == 3
 
 
+@pytest.mark.parametrize("verb", [("set", "background.threads=4"), ("unset", "background.threads"), ("describe",)])
+def test_broker_that_is_not_in_the_cluster_is_not_asked(cluster: Any, ottla: Any, verb: tuple[str, ...]) -> None:
+    result = ottla("config", *verb, "--broker", "7")
+    assert result.exit_code == 3 and cluster.changes == []
+    assert result.stderr == "error: broker 7 is not in the cluster (brokers: 1); see 'ottla cluster brokers'\n"
+
+
 def test_a_pair_without_a_value_is_wrong_usage(ottla: Any) -> None:
     assert ottla("config", "set", "retention.ms", "--topic", "orders").exit_code == 2
 

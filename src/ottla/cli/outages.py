@@ -1,0 +1,72 @@
+"""What a cluster lacks that answers requests for metadata and does not complete another request, and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ottla.cli.failure import Failure, NotFound, NotHealthy
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import PartitionState, TopicState
+
+#: the topics whose partitions are the coordinators of groups and of transactions
+GROUPS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+_START_BROKERS = "start the brokers that do not run; 'ottla cluster status' shows what is offline"
+
+
+def unknown_broker(broker_id: int, brokers: Iterable[int]) -> NotFound:
+    known = ", ".join(map(str, sorted(brokers))) or "none"
+    return NotFound(f"broker {broker_id} is not in the cluster (brokers: {known}); see 'ottla cluster brokers'")
+
+
+def no_leader(subject: str) -> NotHealthy:
+    return NotHealthy(f"{subject} has no leader; {_START_BROKERS}")
+
+
+def without_leader(topic: TopicState | None, only: int | None = None) -> list[PartitionState]:
+    """Return the partitions of a topic that have no leader; with `only`, no others than this one."""
+    partitions = () if topic is None else topic.partitions
+    return [each for each in partitions if each.leader is None and only in (None, each.partition)]
+
+
+def describe_partitions(topic: str, partitions: Collection[PartitionState]) -> str:
+    """Return a text such as `partitions 0, 3 of topic a have no leader (their replicas are on brokers 1, 2)`."""
+    numbers = ", ".join(str(each.partition) for each in partitions)
+    brokers = sorted({broker for each in partitions for broker in each.replicas})
+    noun, verb, whose = ("partitions", "have", "their") if len(partitions) > 1 else ("partition", "has", "its")
+    where = f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
+    return f"{noun} {numbers} of topic {topic} {verb} no leader ({whose} replicas are on {where})"
+
+
+def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
+    """Say that the coordinator of a group does not answer, and why if the metadata show it."""
+    from ottla.coordinator.hashing import java_hash
+
+    offline = []
+    if (topic := topics.get(GROUPS_TOPIC)) is not None and topic.partitions:
+        # Kafka's rule: the hash of the name selects the partition whose leader is the coordinator.
+        partition = (java_hash(group) & 0x7FFFFFFF) % len(topic.partitions)
+        offline = without_leader(topic, partition)
+    if offline:
+        reason = f"{describe_partitions(GROUPS_TOPIC, offline)}; {_START_BROKERS}"
+        return NotHealthy(f"the coordinator of {subject} is not available: {reason}")
+    return NotHealthy(f"the coordinator of {subject} is not available; try again in a moment, or see 'ottla doctor'")
+
+
+def incomplete_list(noun: str, topic: str, partitions: Collection[PartitionState]) -> NotHealthy:
+    """Say that a list lacks the groups or the transactional ids of these partitions."""
+    return NotHealthy(
+        f"the list is not complete, because {describe_partitions(topic, partitions)}: {noun} of these partitions are "
+        f"missing; {_START_BROKERS}"
+    )
+
+
+def not_completed(subject: str, timeout_s: float, cause: str | None) -> Failure:
+    """Say that a request was not completed though the cluster answers others."""
+    why = f" ({cause})" if cause else ""
+    return NotHealthy(
+        f"{subject}: the cluster did not complete the request within {timeout_s:g} s{why}, and answers others; "
+        "'ottla doctor' tests each broker, --timeout allows more time"
+    )
