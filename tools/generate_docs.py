@@ -94,8 +94,8 @@ the name of all operations whose names begin with `api.v3.topics.`.
 REST_CODES_HEAD = """
 ## Error codes
 
-An error has the body `{"error_code": 40401, "message": "..."}`. The first three digits are the HTTP status. Errors of
-HTTP itself have the status as their code.
+An error has the body `{"error_code": 40401, "message": "..."}`. The first three digits are the HTTP status, except
+where the table says otherwise. Errors of HTTP itself have the status as their code.
 """
 
 REST_SETTINGS_HEAD = """

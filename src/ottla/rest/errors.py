@@ -24,6 +24,8 @@ from ottla.web.app import HttpError
 BAD_REQUEST: Final = 40002
 AUTHENTICATION_FAILED: Final = 40101
 NOT_AUTHORIZED: Final = 40301
+#: of `web/hosts.py`
+HOST_REFUSED: Final = 40302
 TOPIC_NOT_FOUND: Final = 40401
 PARTITION_NOT_FOUND: Final = 40402
 #: Confluent has one code for a consumer instance and for a topic or partition that a broker does not know
@@ -33,7 +35,6 @@ LEADER_NOT_AVAILABLE: Final = 40404
 GROUP_NOT_FOUND: Final = 40405
 FORMAT_MISMATCH: Final = 40601
 SCHEMA_TIMEOUT: Final = 40801
-ALREADY_SUBSCRIBED: Final = 40901
 CONSUMER_EXISTS: Final = 40902
 ILLEGAL_STATE: Final = 40903
 KEY_SCHEMA_MISSING: Final = 42201
@@ -57,18 +58,18 @@ CONSUMERS_EXCEEDED: Final = 42903
 
 #: what each error code means, for the documentation
 MEANINGS: Final = {
-    CONSUMER_CONFIG_VALUE: "a setting of a new consumer instance has a value that is not allowed",
+    CONSUMER_CONFIG_VALUE: "a number in the settings of a new consumer instance is out of its range; the status is 422",
     BAD_REQUEST: "the cluster refuses the request: the topic exists, a config or a number is not valid, a policy",
-    AUTHENTICATION_FAILED: "the cluster does not accept the credentials",
-    NOT_AUTHORIZED: "the cluster does not authorize this",
+    AUTHENTICATION_FAILED: "the proxy or the cluster does not accept the credentials, or the token has expired",
+    NOT_AUTHORIZED: "the cluster or the registry does not authorize this, or the origin of the web page is not allowed",
+    HOST_REFUSED: "the Host header has a name that is not one of this service (`allowed.hosts`)",
     TOPIC_NOT_FOUND: "no such topic (version 2)",
     PARTITION_NOT_FOUND: "no such partition",
     CONSUMER_INSTANCE_NOT_FOUND: "no such consumer instance in this process; no such topic or partition (version 3)",
     LEADER_NOT_AVAILABLE: "the partition has no leader",
     GROUP_NOT_FOUND: "no such consumer group",
     FORMAT_MISMATCH: "the Accept header names another format than the consumer instance has",
-    SCHEMA_TIMEOUT: "the schema registry did not answer in time",
-    ALREADY_SUBSCRIBED: "the consumer instance is subscribed to other topics",
+    SCHEMA_TIMEOUT: "the schema registry cannot be reached, or did not answer in time",
     CONSUMER_EXISTS: "a consumer instance with this name exists in the group",
     ILLEGAL_STATE: "subscription and assignment exclude each other, or the partition is not assigned",
     KEY_SCHEMA_MISSING: "a record has a key, and the request has no schema for it",
@@ -79,7 +80,7 @@ MEANINGS: Final = {
     INVALID_PAYLOAD: "the body is empty, or not what the operation needs; there is no schema registry",
     SERIALIZATION: "the schema registry refuses the schema",
     INVALID_BATCH: "a batch is empty, too long, or its ids are not distinct",
-    REQUESTS_EXCEEDED: "more requests per second than allowed",
+    REQUESTS_EXCEEDED: "more requests per second, or failed logins per minute, than allowed; a quota of the cluster",
     BYTES_EXCEEDED: "more bytes per second than allowed",
     CONSUMERS_EXCEEDED: "more consumer instances in the group than allowed",
     KAFKA_ERROR: "another error of Kafka",

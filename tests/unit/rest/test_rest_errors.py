@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+import ottla
 from ottla.client.errors import (
     RETRIABLE_CODES,
     AuthenticationFailed,
@@ -15,7 +20,46 @@ from ottla.client.errors import (
     UnsupportedByBroker,
 )
 from ottla.model.errors import ErrorCode
+from ottla.rest import errors
 from ottla.rest.errors import MEANINGS, KafkaRefusal, describe_error, status_of
+
+#: what the proxy consists of; `web` has the errors that it shares with the registry
+PACKAGES = ("rest", "web")
+ERROR_CODES = range(40000, 60000)
+
+
+def trees() -> Iterator[ast.Module]:
+    for package in PACKAGES:
+        for path in sorted((Path(ottla.__file__).parent / package).glob("*.py")):
+            yield ast.parse(path.read_text())
+
+
+def test_documentation_has_each_error_code_of_the_source() -> None:
+    found = {
+        node.value
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in ERROR_CODES
+    }
+    assert found == MEANINGS.keys()
+
+
+def test_each_documented_error_code_is_used() -> None:
+    """A code that no statement uses would document an error that does not occur."""
+    nodes = [node for tree in trees() for statement in tree.body if not defines_codes(statement)
+             for node in ast.walk(statement)]  # fmt: skip
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    numbers = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    assert {code for code in MEANINGS if not names & names_of(code) and code not in numbers} == set()
+
+
+def defines_codes(statement: ast.stmt) -> bool:
+    """Return whether a statement is the definition of a constant of `errors`, or the table of meanings."""
+    return isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) in {"MEANINGS", *names_of(*MEANINGS)}
+
+
+def names_of(*codes: int) -> set[str]:
+    return {name for name, value in vars(errors).items() if isinstance(value, int) and value in codes}
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code != ErrorCode.NONE])
