@@ -352,13 +352,18 @@ class Cluster:
 
     # Groups
 
-    def groups(self) -> list[GroupListing]:
-        """Every consumer group; groups of other kinds, as those of Kafka Connect, are not among them."""
+    def groups(self) -> tuple[list[GroupListing], list[Failure]]:
+        """Return the consumer groups that were found, and why others may be missing.
+
+        Groups of other kinds, as those of Kafka Connect, are not among them.
+        """
+        before = self.topics()
         with self._failures("groups"):
             found = self._admin.list_consumer_groups(request_timeout=self._timeout_s).result()
-            # Half a list would pass for a whole one.
-            for error in found.errors:
-                raise error
+        # No broker reports the groups of a partition without a leader, and a leader may be lost or elected meanwhile.
+        offline = outages.without_leader_at(outages.GROUPS_TOPIC, before, self.topics())
+        failures: list[Failure] = [outages.incomplete_list("groups", outages.GROUPS_TOPIC, offline)] if offline else []
+        failures += [failure_of(error.args[0], "the list is not complete") for error in found.errors]
         listings = [
             GroupListing(
                 group_id=group.group_id,
@@ -368,7 +373,7 @@ class Cluster:
             )
             for group in found.valid
         ]
-        return sorted(listings, key=lambda listing: listing.group_id)
+        return sorted(listings, key=lambda listing: listing.group_id), failures
 
     def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
         """These groups; one that nobody knows is described too, and does not `exists`."""

@@ -16,6 +16,7 @@ from ottla.cli.group_name import GROUP_NAME, shown
 from ottla.cli.group_offsets import delete_offsets
 from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
+from ottla.cli.outages import warn_incomplete
 from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows
 from ottla.cli.topic_name import TOPIC_NAME
 
@@ -75,9 +76,14 @@ def command() -> None:
 @connection_options
 @output_option()
 def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Connection, output: str) -> None:
-    """List consumer groups."""
+    """List consumer groups.
+
+    If a partition of the topic __consumer_offsets has no leader, its groups are missing: the others are printed, with a
+    warning on standard error and exit code 4.
+    """
     from ottla.cli.cluster import connect
 
+    groups, failures = connect(connection).groups()
     rows = [
         {
             "consumer_group_id": group.group_id,
@@ -87,10 +93,11 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Con
             # Of the kinds of groups, the client lists consumers and those where nobody ever joined.
             "protocol_type": None if group.is_simple else "consumer",
         }
-        for group in connect(connection).groups()
+        for group in groups
         if (not states or group.state in states) and (not types or group.group_type in types)
     ]
     _print_groups(rows, _LIST_COLUMNS, output)
+    warn_incomplete(failures)
 
 
 @command.command("describe")

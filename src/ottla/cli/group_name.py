@@ -24,7 +24,7 @@ class GroupNameType(click.ParamType):  # type: ignore[type-arg]
             connection = make_connection(
                 ctx.params.get("bootstrap_server"), ctx.params.get("properties") or {}, {}, _TIMEOUT_S
             )
-            groups = connect(connection).groups()
+            groups, _ = connect(connection).groups()
         except click.ClickException:
             return []
         return [CompletionItem(group.group_id) for group in groups if group.group_id.startswith(incomplete)]

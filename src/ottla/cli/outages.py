@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
 
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import PartitionState, TopicState
+    from ottla.cli.cluster import TopicState
 
 #: the topics whose partitions are the coordinators of groups and of transactions
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 _START_BROKERS = "start the brokers that do not run; 'ottla cluster status' shows what is offline"
+
+
+class Offline(NamedTuple):
+    """A partition that has no leader."""
+
+    partition: int
+    replicas: tuple[int, ...]
 
 
 def unknown_broker(broker_id: int, brokers: Iterable[int]) -> NotFound:
@@ -25,19 +35,37 @@ def no_leader(subject: str) -> NotHealthy:
     return NotHealthy(f"{subject} has no leader; {_START_BROKERS}")
 
 
-def without_leader(topic: TopicState | None, only: int | None = None) -> list[PartitionState]:
+def without_leader(topic: TopicState | None, only: int | None = None) -> list[Offline]:
     """Return the partitions of a topic that have no leader; with `only`, no others than this one."""
     partitions = () if topic is None else topic.partitions
-    return [each for each in partitions if each.leader is None and only in (None, each.partition)]
+    return [
+        Offline(each.partition, each.replicas)
+        for each in partitions
+        if each.leader is None and only in (None, each.partition)
+    ]
 
 
-def describe_partitions(topic: str, partitions: Collection[PartitionState]) -> str:
+def without_leader_at(topic: str, *moments: Mapping[str, TopicState]) -> list[Offline]:
+    """Return the partitions of a topic that had no leader at one of these moments."""
+    found = {each.partition: each for topics in moments for each in without_leader(topics.get(topic))}
+    return [found[number] for number in sorted(found)]
+
+
+def describe_partitions(topic: str, partitions: Collection[Offline]) -> str:
     """Return a text such as `partitions 0, 3 of topic a have no leader (their replicas are on brokers 1, 2)`."""
     numbers = ", ".join(str(each.partition) for each in partitions)
     brokers = sorted({broker for each in partitions for broker in each.replicas})
     noun, verb, whose = ("partitions", "have", "their") if len(partitions) > 1 else ("partition", "has", "its")
     where = f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
     return f"{noun} {numbers} of topic {topic} {verb} no leader ({whose} replicas are on {where})"
+
+
+def warn_incomplete(failures: Sequence[Failure]) -> None:
+    """Print why a list that was printed is not complete, and end the command with the exit code of the first reason."""
+    for failure in failures:
+        click.echo(f"warning: {failure.message}", err=True)
+    if failures:
+        sys.exit(failures[0].exit_code)
 
 
 def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
@@ -55,11 +83,11 @@ def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState])
     return NotHealthy(f"the coordinator of {subject} is not available; try again in a moment, or see 'ottla doctor'")
 
 
-def incomplete_list(noun: str, topic: str, partitions: Collection[PartitionState]) -> NotHealthy:
+def incomplete_list(noun: str, topic: str, partitions: Collection[Offline]) -> NotHealthy:
     """Say that a list lacks the groups or the transactional ids of these partitions."""
     return NotHealthy(
-        f"the list is not complete, because {describe_partitions(topic, partitions)}: {noun} of these partitions are "
-        f"missing; {_START_BROKERS}"
+        f"the list is not complete: {describe_partitions(topic, partitions)}, so {noun} may be missing; "
+        f"{_START_BROKERS}"
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.cli.failure import Failure, NotFound
+from ottla.cli.outages import TRANSACTIONS_TOPIC, Offline, incomplete_list
 from ottla.cli.wire_client import TryAgain, WireClient, check, failure_of, nodes_of, shown
 from ottla.client.cluster import CoordinatorType
 from ottla.client.connection import Node
@@ -133,6 +134,16 @@ class Transactions:
                 for row in answer.transaction_states
             ]
         return sorted(listings, key=lambda listing: listing.transactional_id)
+
+    def missing_ids(self) -> list[Failure]:
+        """Return why a list of ids is not complete: no broker lists those of a coordinator that is offline."""
+        offline = [
+            Offline(row.partition_index, tuple(row.replica_nodes))
+            for topic in self._client.metadata().topics
+            for row in topic.partitions
+            if topic.name == TRANSACTIONS_TOPIC and row.leader_id < 0
+        ]
+        return [incomplete_list("transactional ids", TRANSACTIONS_TOPIC, sorted(offline))] if offline else []
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, Transaction | None]:
         """Each of these ids; None for one that its coordinator does not know."""

@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 from ottla.cli.connection import Connection, connection_options, make_connection
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.outages import warn_incomplete
 from ottla.cli.output import NAME, TABLE, Column, escape_controls, format_table, output_option, print_rows
 from ottla.cli.topic_name import TOPIC_NAME
 
@@ -126,17 +127,24 @@ def list_transactions(
     connection: Connection,
     output: str,
 ) -> None:
-    """List transactional ids with their states. Filters are combined with and."""
+    """List transactional ids with their states. Filters are combined with and.
+
+    If a partition of the topic __transaction_state has no leader, its ids are missing: the others are printed, with a
+    warning on standard error and exit code 4.
+    """
     if longer_than_ms is not None and not states:
         # To a broker, an id without a transaction has one since 1970.
         states = _UNDER_WAY
     with _transactions(connection) as transactions:
+        failures = transactions.missing_ids()
         try:
             found = transactions.list_ids(
                 states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
             )
         except ValueError as error:
             raise click.BadParameter(_shown(str(error)), param_hint="'--pattern'") from None
+        # A leader may be lost or elected while the list is made.
+        failures = transactions.missing_ids() or failures
     rows = [
         {
             "transactional_id": listing.transactional_id,
@@ -147,6 +155,7 @@ def list_transactions(
         for listing in found
     ]
     _print_named(rows, _LIST_COLUMNS, output, "transactional_id")
+    warn_incomplete(failures)
 
 
 @command.command("describe")

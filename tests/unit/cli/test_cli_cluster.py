@@ -11,7 +11,14 @@ from typing import Any
 
 import click
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from ottla.cli import cluster as cluster_module
 from ottla.cli.cluster import Cluster, PartitionName, Reader, Writer, connect, failure_of
@@ -67,8 +74,8 @@ def test_a_property_that_does_not_exist_is_wrong_usage(monkeypatch: pytest.Monke
 class FakeAdmin:
     """Answers requests for metadata; completes no other request."""
 
-    def __init__(self, leaders: dict[str, list[int]], *, answers: bool = True) -> None:
-        self.leaders, self.answers = leaders, answers
+    def __init__(self, leaders: dict[str, list[int]], *, answers: bool = True, errors: bool = False) -> None:
+        self.leaders, self.answers, self.errors = leaders, answers, errors
 
     def list_topics(self, timeout: float) -> Any:
         if not self.answers:
@@ -86,6 +93,17 @@ class FakeAdmin:
 
     def poll(self, timeout: float) -> int:
         return 0
+
+    def list_consumer_groups(self, request_timeout: float) -> Future[Any]:
+        future: Future[Any] = Future()
+        away = KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
+        group = SimpleNamespace(
+            group_id="g", is_simple_consumer_group=True, state=ConsumerGroupState.EMPTY, type=ConsumerGroupType.CLASSIC
+        )
+        future.set_result(SimpleNamespace(valid=[group], errors=[away] if self.errors else []))
+        # The leader of every partition is elected after the list was made.
+        self.leaders = {name: [1 for _ in leaders] for name, leaders in self.leaders.items()}
+        return future
 
     def describe_consumer_groups(self, names: list[str], request_timeout: float) -> dict[str, Future[None]]:
         return {name: timed_out() for name in names}
@@ -114,6 +132,26 @@ def test_group_whose_coordinator_is_offline_is_not_taken_for_a_wrong_port(monkey
         "the coordinator of group g is not available: partition 3 of topic __consumer_offsets has no leader (its "
         "replicas are on brokers 2, 3); start the brokers that do not run; 'ottla cluster status' shows what is offline"
     )
+
+
+def test_list_of_groups_says_which_coordinators_were_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders = {"__consumer_offsets": [1, -1, 1, -1], "a": [-1]}
+    groups, failures = asking(FakeAdmin(leaders), monkeypatch).groups()
+    assert [group.group_id for group in groups] == ["g"]
+    assert [(failure.exit_code, failure.message) for failure in failures] == [
+        (
+            4,
+            "the list is not complete: partitions 1, 3 of topic __consumer_offsets have no leader (their replicas are "
+            "on brokers 2, 3), so groups may be missing; start the brokers that do not run; 'ottla cluster status' "
+            "shows what is offline",
+        )
+    ]
+    assert asking(FakeAdmin({"__consumer_offsets": [1], "a": [-1]}), monkeypatch).groups()[1] == []
+
+
+def test_list_of_groups_says_which_brokers_gave_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, [failure] = asking(FakeAdmin({}, errors=True), monkeypatch).groups()
+    assert len(groups) == 1 and failure.exit_code == 4 and failure.message.startswith("the list is not complete: ")
 
 
 @pytest.mark.parametrize("leaders", [{}, {"__consumer_offsets": [-1, -1, -1, 1]}])

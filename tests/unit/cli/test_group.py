@@ -25,7 +25,7 @@ from ottla.cli.cluster import (
     failure_of,
 )
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
-from ottla.cli.failure import Failure
+from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.group_why import ADVICE, draw_timeline
 from ottla.coordinator.journal import Cause, CauseKind, Rebalance, journal_key
 
@@ -57,11 +57,12 @@ class FakeGroups:
         )
         self.committed.setdefault(name, {})
 
-    def groups(self) -> list[GroupListing]:
-        return [
+    def groups(self) -> tuple[list[GroupListing], list[Failure]]:
+        listings = [
             GroupListing(group_id=g.group_id, is_simple=g.is_simple, state=g.state, group_type=g.group_type)
             for g in self.states.values()
         ]
+        return listings, list(self.refused.values())
 
     def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
         return [self.states.get(name) or _unknown(name) for name in names]
@@ -129,6 +130,14 @@ def test_list_is_a_table_of_types_and_states(cluster: FakeGroups, ottla: Any) ->
         "plain  classic  Empty   -",
         "",
     ]
+
+
+def test_list_that_is_not_complete_is_printed_with_a_warning_and_an_exit_code(cluster: FakeGroups, ottla: Any) -> None:
+    cluster.add_group("g")
+    cluster.refused = {A0: NotHealthy("the list is not complete: because")}
+    result = ottla("group", "list", "-o", "name")
+    assert (result.exit_code, result.stdout) == (4, "g\n")
+    assert result.stderr == "warning: the list is not complete: because\n"
 
 
 @pytest.mark.parametrize(

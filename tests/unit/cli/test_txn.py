@@ -314,6 +314,17 @@ def test_a_coordinator_that_never_gets_ready_is_not_healthy(ottla: Any, brokers:
     assert "COORDINATOR_LOAD_IN_PROGRESS; try again in a moment" in result.stderr
 
 
+def test_list_without_the_ids_of_an_offline_coordinator_says_so(run: Any, brokers: FakeBrokers) -> None:
+    brokers.ids = {"app": ongoing()}
+    brokers.topics |= {"__transaction_state": 3, "orders": 2}
+    brokers.leaderless = {("__transaction_state", 1), ("orders", 0)}
+    # The leader is elected while the list is made, and its ids are missing all the same.
+    brokers.before_list = brokers.leaderless.clear
+    result = run("list", "-o", "name", code=4)
+    assert result.stdout == "app\n"
+    assert "warning: the list is not complete: partition 1 of topic __transaction_state has no leader" in result.stderr
+
+
 def test_half_a_list_does_not_pass_for_a_whole_one(run: Any, brokers: FakeBrokers) -> None:
     brokers.ids = {"app": ongoing()}
     brokers.down[2] = ConnectionRefusedError(111, "Connection refused")
