@@ -22,8 +22,10 @@ arrived. After records, an error or a diverging epoch were sent for a partition,
 names it with its new fetch offset: otherwise the same records would be sent twice. And a row with a maximum of 0 bytes
 only reports how far the follower's log is synced.
 
-A session costs memory, so the sessions and their partitions are limited in number, and a session that was not used for
-two minutes is evicted when a new one needs its place.
+A session costs memory, so the sessions and their partitions are limited in number. When a new session needs a place,
+one that was not used for two minutes is evicted, else, as in Kafka, the smallest one that began more than two minutes
+ago if it has fewer partitions than the new one. Followers have places of their own (`apis/fetch.py`). A client that may
+read none of the topics it names gets no session, so that it cannot take the places of others.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ from ottla.wire.fetch import FetchPartition, FetchRequest
 EVICTION_S = 120.0
 #: a client with more partitions is served without a session: they would stay in memory although it may never come back
 PARTITIONS_MAX = 10_000
+#: how often sessions are searched for one that is smaller than a new one
+_SEARCH_S = 1.0
 #: partitions of all sessions; one takes about 500 bytes
 PARTITIONS_TOTAL_MAX = 100_000
 _FULL, _FINAL = 0, -1
@@ -282,6 +286,7 @@ class FetchSessions:
         self._partitions_max = partitions_max
         self._partitions_total_max = partitions_total_max
         self._random_id = iter(random_id)
+        self._search_due = 0.0
         #: least recently used first
         self._sessions: dict[int, FetchSession] = {}
         #: of all sessions
@@ -290,15 +295,17 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: FetchRequest, topic_ids: bool, now: float, client: Client) -> Begun:
+    def begin(
+        self, request: FetchRequest, topic_ids: bool, now: float, client: Client, *, may_create: bool = True
+    ) -> Begun:
         """Return the request's session, the partitions to look at, and whether only news of them is wanted.
 
-        Raise Refused with the code that answers the whole request.
+        Without ``may_create`` no session begins. Raise Refused with the code that answers the whole request.
         """
         if request.session_epoch in (_FULL, _FINAL):
             if (known := self._own(request, client)) is not None:
                 self._remove(known)
-            if request.session_epoch == _FULL:
+            if request.session_epoch == _FULL and may_create:
                 new = self._create(request, topic_ids, now, client)
                 if new is not None:
                     return new, list(new.partitions.values()), False
@@ -372,15 +379,31 @@ class FetchSessions:
         if not count or count > self._partitions_max or self._slots <= 0:
             return None
         while len(self._sessions) >= self._slots or self.partitions + count > self._partitions_total_max:
-            oldest = next(iter(self._sessions.values()))
-            if now - oldest.used_at < EVICTION_S:
+            evicted = self._evictable(count, now)
+            if evicted is None:
                 return None
-            self._remove(oldest)
+            self._remove(evicted)
         session_id = next(i for i in self._random_id if i > 0 and i not in self._sessions)
         session = FetchSession(session_id, topic_ids, request, now, client)
         self._sessions[session_id] = session
         self.partitions += len(session.partitions)
         return session
+
+    def _evictable(self, count: int, now: float) -> FetchSession | None:
+        """Return the session that makes room for a new one of ``count`` partitions; None if there is none."""
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.used_at >= EVICTION_S:
+            return oldest
+        # Only for a place: many small sessions are not evicted for the partitions of one large session.
+        if len(self._sessions) < self._slots or now < self._search_due:
+            return None
+        old = (each for each in self._sessions.values() if now - each.began_at > EVICTION_S)
+        smallest = min(old, key=lambda each: len(each.partitions), default=None)
+        if smallest is not None and len(smallest.partitions) < count:
+            return smallest
+        # Clients without a session ask with each fetch, and the search looks at all sessions.
+        self._search_due = now + _SEARCH_S
+        return None
 
     def _remove(self, session: FetchSession) -> None:
         del self._sessions[session.session_id]

@@ -107,6 +107,28 @@ def test_cve_2018_1288_client_cannot_fetch_as_a_replica(tmp_path: Path, version:
     play(tmp_path, script)
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_user_who_may_read_no_topic_cannot_take_the_fetch_sessions_of_others(tmp_path: Path, version: int) -> None:
+    async def script(cluster: Cluster) -> None:
+        await cluster.allow(ALICE, TOPIC, "orders", Operation.READ)
+        partition: Any = cluster.broker.broker.replicas.find("orders", 0)
+        orders, other = (partition.topic_id, b"?" * 16) if version >= 13 else ("orders", "other")
+        mallory = cluster.connect(MALLORY)
+        sessions = cluster.broker.broker._fetch.sessions  # type: ignore[union-attr]
+        for topic in (orders, other):
+            wanted: Any = {topic: [fetch_from(number, 0) for number in range(100)]}
+            for _ in range(3):
+                reply = await mallory.decoded(fetch_request(wanted, session=(0, 0), max_wait=0), version)
+                assert reply.session_id == 0 and {row.error_code for row in reply.responses[0].partitions} - {0}
+        assert len(sessions) == 0
+        # A client that may read one of its topics has a session for all of them.
+        wanted = {other: [fetch_from(0, 0)], orders: [fetch_from(0, 0)]}
+        reply = await cluster.connect(ALICE).decoded(fetch_request(wanted, session=(0, 0), max_wait=0), version)
+        assert reply.session_id and len(sessions) == 1
+
+    play(tmp_path, script)
+
+
 def test_fetch_session_of_another_user_cannot_be_read_advanced_or_ended(tmp_path: Path) -> None:
     """Nor does its id tell which topics there are."""
 

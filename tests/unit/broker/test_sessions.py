@@ -210,6 +210,44 @@ def test_session_that_is_used_is_not_evicted() -> None:
     broker.begin(first.session_id, 2)
 
 
+def test_client_that_may_not_begin_a_session_is_served_without_one() -> None:
+    broker = Broker(slots=1)
+    asked = request(0, 0, {"t": [(0, 5)]})
+    session, partitions, _ = broker.sessions.begin(asked, False, 0.0, ALICE, may_create=False)
+    assert session is None and places(partitions) == [("t", 0, 5)]
+    assert broker.open({"t": [(0, 0)]}) is not None
+
+
+def test_larger_session_evicts_the_smallest_one_that_is_older_than_two_minutes() -> None:
+    broker = Broker(slots=3)
+    opened = {size: broker.open({"t": [(number, 0) for number in range(size)]}) for size in (1, 2, 3)}
+    larger = {"t": [(number, 0) for number in range(2)]}
+    broker.now = EVICTION_S
+    for session in opened.values():
+        broker.begin(session.session_id, 1)
+    assert broker.open(larger) is None, "none of them is older than two minutes"
+    broker.now += 2.0
+    assert broker.open({"t": [(0, 0)]}) is None, "it is not larger than the smallest one"
+    broker.now += 2.0
+    assert broker.open(larger) is not None
+    assert broker.refuses(opened[1].session_id, 2) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    for size in (2, 3):
+        broker.begin(opened[size].session_id, 2)
+    assert len(broker.sessions) == 3
+
+
+def test_larger_session_evicts_no_smaller_ones_for_the_partitions_of_all_sessions() -> None:
+    broker = Broker()
+    broker.sessions = FetchSessions(10, itertools.count(1), partitions_total_max=4)
+    small = [broker.open({"t": [(0, 0)]}) for _ in range(2)]
+    broker.now = EVICTION_S + 1
+    for session in small:
+        broker.begin(session.session_id, 1)
+    broker.now += EVICTION_S - 1
+    assert broker.open({"t": [(number, 0) for number in range(3)]}) is None
+    assert len(broker.sessions) == 2
+
+
 def test_no_slots_means_no_sessions() -> None:
     assert Broker(slots=0).open({"t": [(0, 0)]}) is None
 

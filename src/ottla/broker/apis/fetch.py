@@ -60,6 +60,7 @@ from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
 from ottla.replica.partition import Partition
 from ottla.replica.throttle import ReplicationQuota
+from ottla.security.acls import ResourceType
 from ottla.wire.fetch import (
     LEADERS_FROM,
     SYNC_WANTED,
@@ -91,6 +92,8 @@ _REPLICA_SESSIONS_MAX = 1_000
 _REPLICA_PARTITIONS_MAX = 200_000
 #: the replica id of kafka-replica-verification, which reads the same offsets from all replicas
 _DEBUGGING_CONSUMER = -2
+#: topics of a fetch of which a client must be able to read one to get a session
+_TOPICS_CHECKED_MAX = 100
 #: about the size of one partition in a request
 _PARTITION_BYTES = 32
 
@@ -145,7 +148,10 @@ class FetchApi:
         by_id = version >= TOPIC_IDS_FROM
         try:
             if request.replica_id < 0:
-                session, wanted, news_only = self.sessions.begin(request, by_id, self._time(), connection)
+                may_create = self._may_begin_session(connection, request, by_id)
+                session, wanted, news_only = self.sessions.begin(
+                    request, by_id, self._time(), connection, may_create=may_create
+                )
                 if session is not None and self.access.authorizer is not None:
                     session.follow_access(self.access.authorizer.generation)
                     wanted = list(session.changed) if news_only else wanted
@@ -169,6 +175,20 @@ class FetchApi:
         if session is None and self.parked_partitions + len(wanted) > PARKED_PARTITIONS_MAX:
             fetch.keep_frame_only(bytes(view[start:end]))
         fetch.park(connection)
+
+    def _may_begin_session(self, connection: Connection, request: FetchRequest, by_id: bool) -> bool:
+        """Return whether a client may read one of the topics that it names; sessions are for clients that can read."""
+        if self.access.authorizer is None or request.session_epoch:
+            return True
+        topics = self._services.view.topics_by_id
+        for name_or_id, _ in request.topics[:_TOPICS_CHECKED_MAX]:
+            topic = topics.get(name_or_id) if by_id else None
+            if by_id and topic is None:
+                continue
+            name = name_or_id.decode() if topic is None else topic.name
+            if self.access.may(connection, _FETCH, ResourceType.TOPIC, name, quiet=True):
+                return True
+        return False
 
     def _refuse_replica(self, slot: Slot, correlation_id: int, shape: ReplyShape, request: FetchRequest) -> None:
         """Answer a client that claims to be a broker and is none: each partition has an error, as in Kafka."""
