@@ -7,6 +7,7 @@ import errno
 
 import pytest
 from sim_client import Client
+from sim_directories import BROKERS, TWO_DIRS, VALUES, places_in, until_complete, written
 from sim_script import append, append_until, configure, create_topic, play, start, state_of, stop, until, values_on
 from sim_world import World
 
@@ -15,9 +16,6 @@ from ottla.model.errors import ErrorCode
 from ottla.testing.history import Place
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
-TWO_DIRS = {"log.dirs": "/data,/data2"}
-VALUES = ["a", "b", "c"]
-BROKERS = (1, 2, 3)
 OFFLINE, LOST = [(3, LOG_OFFLINE)], [(3, LOG_LOST)]
 
 #: calls of the disk that fail below the second directory, so that it is found to be unusable at different steps
@@ -35,15 +33,9 @@ async def _stopped(world: World, *, min_isr: int = 1) -> tuple[list[Place], list
 
     Return the partitions whose logs are in the second directory of broker 3, and the others.
     """
-    client = Client(world, "producer")
-    places = await create_topic(world, "t", partitions=4, **{"min.insync.replicas": str(min_isr)})
-    for place in places:
-        await append_until(client, place, VALUES)
-    await until(lambda: all(values_on(world, place, number) == VALUES for place in places for number in BROKERS))
+    await written(world, min_isr=min_isr)
     await stop(world, *BROKERS)
-    folders = world.hosts[3].disk.listdir("/data2")
-    in_second = [place for place in places if f"t-{place.partition}" in folders]
-    in_first = [place for place in places if place not in in_second]
+    in_second, in_first = places_in(world, 3, "/data2"), places_in(world, 3, "/data")
     assert in_second and in_first
     return in_second, in_first
 
@@ -66,11 +58,6 @@ async def _start_without(world: World, offline: list[Place], *numbers: int) -> N
 async def _restart_healed(world: World) -> None:
     await stop(world, 3)  # the disk of the next process has no faults
     await start(world, 3)
-
-
-async def _is_complete(world: World, places: list[Place], values: list[str]) -> None:
-    await until(lambda: all(len(state_of(world, place).isr) == len(BROKERS) for place in places))
-    assert all(values_on(world, place, number) == values for place in places for number in BROKERS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -106,7 +93,7 @@ def test_new_partitions_are_created_in_the_usable_directory() -> None:
         assert not [folder for folder in world.hosts[3].disk.listdir("/data2") if folder.startswith("new-")]
         assert len([folder for folder in world.hosts[3].disk.listdir("/data") if folder.startswith("new-")]) == 4
         await _restart_healed(world)
-        await _is_complete(world, [*offline, *kept], VALUES)
+        await until_complete(world, [*offline, *kept])
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
@@ -137,7 +124,7 @@ def test_logs_stay_offline_for_as_many_starts_as_the_directory_cannot_be_used(st
             assert all(_marks(world, place) == OFFLINE for place in offline)
             assert all(state_of(world, place).leader == NO_LEADER for place in offline)
         await _restart_healed(world)
-        await _is_complete(world, [*offline, *kept], VALUES)
+        await until_complete(world, [*offline, *kept])
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
@@ -160,7 +147,7 @@ def test_logs_are_lost_when_the_unusable_directory_is_given_up(change: str) -> N
             await stop(world, 3)
             configure(world, 3, **TWO_DIRS)
             await start(world, 3)
-            await _is_complete(world, [*offline, *kept], VALUES)
+            await until_complete(world, [*offline, *kept])
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
@@ -174,7 +161,7 @@ def test_other_replicas_lead_meanwhile_and_the_log_follows_them_afterwards() -> 
         for place in (*offline, *kept):
             await append_until(client, place, ["late"])
         await _restart_healed(world)
-        await _is_complete(world, [*offline, *kept], [*VALUES, "late"])
+        await until_complete(world, [*offline, *kept], [*VALUES, "late"])
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
@@ -203,7 +190,7 @@ def test_older_directory_is_not_trusted_when_the_newer_one_is_missing() -> None:
         for place in moved:
             assert (state_of(world, place).leader, LOST[0] in _marks(world, place)) == (NO_LEADER, True)
         await start(world, 1, 2)
-        await _is_complete(world, moved, [*VALUES, "late"])
+        await until_complete(world, moved, [*VALUES, "late"])
 
     play(script, settings=TWO_DIRS, has_topic=False)
 
