@@ -15,9 +15,10 @@ from sim_client import batch
 from sim_invariants import batches_of
 
 from ottla.log import truncation
+from ottla.log.folders import PartitionSpec
 from ottla.log.log import Log
 from ottla.log.segment import SyncJob
-from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.store import LogStore
 from ottla.log.truncation import UnsyncedTruncation
 from ottla.model.records import iterate_records
 from ottla.model.settings import BrokerSettings, TopicSettings

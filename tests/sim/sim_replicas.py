@@ -31,8 +31,9 @@ from ottla.cluster.view import PartitionView
 from ottla.env.deferred import Deferred
 from ottla.env.metrics import Histogram
 from ottla.env.timers import TimerWheel
+from ottla.log.folders import PartitionSpec
 from ottla.log.log import Log
-from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.store import LogStore
 from ottla.model.batch import read_header
 from ottla.model.errors import KafkaError
 from ottla.model.records import Record, build_batch

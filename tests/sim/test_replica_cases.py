@@ -12,7 +12,7 @@ import sim_replicas
 from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
 
 from ottla.cluster.view import PartitionView
-from ottla.log.store import PartitionSpec
+from ottla.log.folders import PartitionSpec
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings

@@ -56,7 +56,7 @@ from ottla.cluster.schema import (
     topic_of,
 )
 from ottla.cluster.store import Changed, Create, MalformedNode, MetadataStore, Node, Op, StoreError, in_multis
-from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView, changed_partitions
+from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView, ViewChanges, changed_partitions
 from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.env.advice import directory_advice
 from ottla.env.clock import Clock, SystemClock
@@ -67,7 +67,8 @@ from ottla.env.metrics import Histogram
 from ottla.env.metrics_server import MetricsServer
 from ottla.env.tasks import Tasks, ThreadPool, Threads, attempt
 from ottla.env.timers import TimerWheel
-from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.folders import PartitionSpec
+from ottla.log.store import CreationDeferred, LogStore
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, TopicPartition
@@ -119,6 +120,8 @@ class Broker:
         self._wheel = TimerWheel(loop)
         #: partitions added since objects were last frozen
         self._partitions_unfrozen = 0
+        #: topics with partitions whose logs could not be created yet
+        self._deferred_topics: dict[str, None] = {}
         self._deferred = Deferred(loop, self._clock.monotonic)
         self._view = ClusterView()
         self._log_store = LogStore(self._disk, settings.data_dirs, self._threads, needs_first=self._is_alone)
@@ -485,6 +488,18 @@ class Broker:
         self._membership.changed(changed)
         self._coordination.topics_changed(topics)
 
+    def _serve_deferred(self) -> None:
+        """Create the logs that could not be created when their partitions were added."""
+        names, self._deferred_topics = self._deferred_topics, {}
+        topics: list[tuple[TopicView | None, TopicView | None]] = []
+        for topic in (self._view.topics[name] for name in names if name in self._view.topics):
+            self._serve(topic, None)
+            topics.append((None, topic))
+        changes = ViewChanges(topics=topics, broker_settings=False, brokers=False, controller=False)
+        assert self._coordination is not None and self._membership is not None
+        self._membership.changed(changes)
+        self._coordination.topics_changed(topics)
+
     def _apply_access(self, changes: Sequence[Pattern | Entity]) -> None:
         """Take over changed ACLs and quotas. What connections have cached of earlier decisions is no longer valid."""
         authorizer = self._access.authorizer
@@ -518,6 +533,9 @@ class Broker:
                 continue
             try:
                 self.replicas.add(spec, state)
+            except CreationDeferred as error:
+                self._deferred_topics.setdefault(topic.name)
+                log.warning("partition is made later partition=%s reason=%s", spec.name, error)
             except OSError as error:
                 log.error("partition cannot be made partition=%s error=%s", spec.name, error)
         if before is not None and (
@@ -550,11 +568,9 @@ class Broker:
         for number in range(len(topic.partitions)) if numbers is None else numbers:
             state = topic.partitions[number]
             if self._settings.broker_id in state.replicas:
-                lost = state.lost_end(self._settings.broker_id)
                 yield PartitionSpec(
                     name=TopicPartition(topic.name, number), topic_id=topic.topic_id, settings=settings,
-                    replicated=len(state.replicas) > 1,
-                    lost_run=None if lost is None else lost.last_epoch,
+                    replicated=len(state.replicas) > 1, last_run=state.last_run_of(self._settings.broker_id),
                 )  # fmt: skip
 
     def _has_partition(self, topic: bytes, number: int, by_id: bool) -> bool:
@@ -606,6 +622,8 @@ class Broker:
             attempt(self.replicas.check_free_space, "check free space")
             attempt(self.replicas.apply_flush_interval, "apply the flush interval")
             attempt(self._evict_producers, "evict producers")
+            if self._deferred_topics:
+                attempt(self._serve_deferred, "create logs")
             if self._coordination is not None:
                 attempt(partial(self._coordination.tick, now), "coordinators")
             if now >= due_compaction and not attempt(self._compact, "compact logs"):

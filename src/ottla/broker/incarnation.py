@@ -18,6 +18,9 @@ keeps the missing ids as unusable. Their logs are lost only at a start that can 
 them. The mark of such an offline log has a number of the run that had it last too, and the mark of a lost one takes it
 over.
 
+A directory that fails while the broker runs ends its part in the run: the others begin a new one
+(`failed_directories.py`).
+
 Steps of a start, in an order that allows a kill after each of them:
 
 1. Write the number of the new run to the files, beside the number by which each directory was recognised. Then open

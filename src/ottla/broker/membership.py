@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.broker.contacts import Contacts
+from ottla.broker.failed_directories import FailedDirectories
 from ottla.broker.incarnation import Comparison, compare_usable, next_dirs, run_number, write_runs
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
@@ -118,6 +119,11 @@ class Membership:
             broker_id=services.broker_id, broker_epoch=lambda: self.registration.epoch,
             settings=lambda: services.settings,
         )  # fmt: skip
+        log_store.records_failures = session_s is not None
+        self._failed_dirs = FailedDirectories(
+            services, disk=disk, log_store=log_store, registration=self.registration,
+            mark=partial(self._mark, watched=False),
+        )  # fmt: skip
         services.just_lost = self._just_lost
         self.registration.on_change = self._registration_changed
         self._contacts = Contacts()
@@ -127,7 +133,7 @@ class Membership:
         self._last_run = self._unusable_run = -1
         self._is_lease_over = False
         self._is_leaving = False
-        self._is_reporting = False
+        self._is_reporting = self._is_recording = False
         self._silence_check_due = self._sync_due = 0.0
         self._lease_checked_at = services.clock.since_boot()
 
@@ -158,13 +164,17 @@ class Membership:
         if unclean := self._unclean_ends(compared, is_first_run=last is None):
             await self._mark_unclean(unclean)
         unusable = () if is_complete else compared.missing
-        await self.registration.write_dirs(next_dirs(last, [each.directory_id for each in used], run, unusable))
+        dirs = next_dirs(last, [each.directory_id for each in used], run, unusable)
+        await self.registration.write_dirs(dirs)
+        self._failed_dirs.begin(dirs, used)
         store.begin_writing()
         for each in store.usable_dirs():
             try:
                 write_runs(self._disk, each.path, each.directory_id, run)
             except OSError as error:
                 store.set_unusable(each, error)
+        if store.records_failures:
+            await self._failed_dirs.record(store.set_unusable)
 
     def _unclean_ends(self, compared: Comparison, *, is_first_run: bool) -> dict[TopicPartition, LogEnd]:
         """Return the ends of the logs that may lack records of the last run."""
@@ -172,7 +182,7 @@ class Membership:
         lost = set(store.created if compared.missing else store.lost)
         # A broker without others keeps older copies: they are what an administrator has restored.
         if self._session_s is not None and DirContent.UNKNOWN in compared.contents.values():
-            lost |= {name for name, its_log in store.logs.items() if self._content_of(its_log) is DirContent.UNKNOWN}
+            lost |= {name for name, its_log in store.logs.items() if self._may_be_older(name, its_log)}
             if compared.older:
                 lost |= store.created
         return {
@@ -181,6 +191,15 @@ class Membership:
             if name in lost or not self._is_clean(name, is_first_run)
         }
 
+    def _may_be_older(self, name: TopicPartition, its_log: Log) -> bool:
+        """Return whether the directory of a log is not known to have its last version."""
+        directory = self._log_store.dir_of(its_log)
+        last_run = self._state_of(name).last_run_of(self._services.broker_id)
+        return directory.content is DirContent.UNKNOWN and not directory.run == last_run != -1
+
+    def _state_of(self, name: TopicPartition) -> PartitionView:
+        return self._services.view.topics[name.topic].partitions[name.partition]
+
     def _content_of(self, its_log: Log) -> DirContent:
         return self._log_store.dir_of(its_log).content
 
@@ -188,8 +207,7 @@ class Membership:
         """Return whether a log is as it was, and as the metadata say, when this broker stopped cleanly."""
         store, own = self._log_store, self._services.broker_id
         its_log = store.logs[name]
-        partition = self._services.view.topics[name.topic].partitions[name.partition]
-        if any(end.broker == own and end.end_offset in (LOG_OFFLINE, LOG_LOST) for end in partition.unclean):
+        if self._state_of(name).last_run_of(own) is not None:
             return False  # what the log contains now must be written
         if self._session_s is None:
             return True  # there is no other replica that could have more records
@@ -334,6 +352,7 @@ class Membership:
         else:
             self.isr_changes.check(now)
             self._report_offline()
+            self._record_failed_dirs()
         if now >= self._sync_due:
             self._sync_due = now + _SYNC_S
             self._sync_outsiders()
@@ -350,25 +369,41 @@ class Membership:
         services, own = self._services, self._services.broker_id
         if not services.replicas.failed or self._is_reporting or self._session_s is None:
             return
-        numbers: dict[str, set[int]] = {}
-        for name, number in (partition.name for partition in services.replicas.failed):
-            topic = services.view.topics.get(name)
-            if topic is not None and must_mark_offline(topic.partitions[number], own):
-                numbers.setdefault(name, set()).add(number)
-        if numbers:
+        runs: dict[str, dict[int, int]] = {}
+        for partition in services.replicas.failed:
+            name, number = partition.name
+            topic, run = services.view.topics.get(name), self._failed_dirs.run_of(partition.log)
+            if topic is not None and must_mark_offline(topic.partitions[number], own, run):
+                runs.setdefault(name, {})[number] = run
+        if runs:
             self._is_reporting = True
-            self._tasks.start(self._mark_offline(numbers), "report logs that are offline")
+            self._tasks.start(self._mark_offline(runs), "report logs that are offline")
 
-    async def _mark_offline(self, numbers: Mapping[str, Collection[int]]) -> None:
+    async def _mark_offline(self, runs: Mapping[str, Mapping[int, int]]) -> None:
         services, own = self._services, self._services.broker_id
         try:
             await self._mark(
-                services.view, list(numbers), lambda topic: mark_offline(topic, own, numbers[topic.name]), watched=True
+                services.view, list(runs), lambda topic: mark_offline(topic, own, runs[topic.name]), watched=True
             )
         except (KafkaError, StoreError) as error:
             log.warning("logs that are offline cannot be reported now error=%s", error)
         finally:
             self._is_reporting = False
+
+    def _record_failed_dirs(self) -> None:
+        """Write into the metadata store that log directories are offline, so that logs may be created."""
+        store = self._log_store
+        if store.records_failures and store.unrecorded_dirs() and not self._is_recording and not self._is_leaving:
+            self._is_recording = True
+            self._tasks.start(self._record(), "report log directories that are offline")
+
+    async def _record(self) -> None:
+        try:
+            await self._failed_dirs.record(self._services.replicas.fail_dir)
+        except (KafkaError, StoreError, StartError, OSError) as error:
+            log.warning("log directories that are offline cannot be reported now error=%s", error)
+        finally:
+            self._is_recording = False
 
     # -- without the store ------------------------------------------------------------------------------------------
 

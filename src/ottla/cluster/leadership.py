@@ -338,8 +338,8 @@ def mark_unclean(
     replica would have left the ISR and the ELR. A log of an earlier run lacks records that were committed in between,
     unless it has exactly this end already: then the start that wrote it was interrupted.
 
-    The mark of an offline log has the number of the run that had it last if its directory could not be used at a start.
-    It is judged in the same way, and if it is lost later, the mark keeps this number.
+    The mark of an offline log has the number of the run that had it last if its whole directory is offline. It is
+    judged in the same way, and if it is lost later, the mark keeps this number.
 
     The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
     decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
@@ -372,23 +372,25 @@ def _is_awaited(end: LogEnd, broker: int) -> bool:
     return end.broker == broker and end.end_offset == LOG_OFFLINE and end.last_epoch != -1
 
 
-def mark_offline(topic: TopicView, broker: int, numbers: Collection[int]) -> TopicView | None:
+def mark_offline(topic: TopicView, broker: int, runs: Mapping[int, int]) -> TopicView | None:
     """Return the topic after the disk of a broker failed; None if no partition changes.
 
-    ``numbers`` are the partitions whose logs are offline. They are marked as those of an unclean stop are, but until
-    the broker starts again nobody knows what they contain. A log that was lost stays marked as lost.
+    ``runs`` has the partitions whose logs are offline, each with a number of the run that had the log last if its whole
+    directory is offline, else with -1. They are marked as those of an unclean stop are, but until the broker starts
+    again nobody knows what they contain. A log that was lost stays marked as lost.
     """
-    end = LogEnd(broker, -1, LOG_OFFLINE)
     partitions = [
-        _marked(partition, end) if number in numbers and must_mark_offline(partition, broker) else partition
+        _marked(partition, LogEnd(broker, runs[number], LOG_OFFLINE))
+        if number in runs and must_mark_offline(partition, broker, runs[number]) else partition
         for number, partition in enumerate(topic.partitions)
-    ]
+    ]  # fmt: skip
     return _with_partitions(topic, partitions)
 
 
-def must_mark_offline(partition: PartitionView, broker: int) -> bool:
-    """Return whether a replica could be elected although its log is offline."""
-    is_marked = any(end.broker == broker and end.end_offset < 0 for end in partition.unclean)
+def must_mark_offline(partition: PartitionView, broker: int, run: int = -1) -> bool:
+    """Return whether a replica could be elected although its log is offline, or its mark lacks the ``run``."""
+    marks = (end for end in partition.unclean if end.broker == broker and end.end_offset < 0)
+    is_marked = any(end.end_offset == LOG_LOST or end.last_epoch != -1 or run == -1 for end in marks)
     return not is_marked and (broker in partition.isr or broker in partition.elr)
 
 

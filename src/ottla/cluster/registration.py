@@ -5,7 +5,7 @@ Start of a broker, in this order:
 1. ``begin_run`` replaces /brokers/registered/N. From then on nobody can add the broker to an ISR because of what an
    earlier run of it had fetched.
 2. The broker marks its logs as unclean where that is needed (`leadership.mark_unclean`).
-3. ``write_dirs`` adds the log directories of this run to /brokers/registered/N.
+3. ``write_dirs`` adds the log directories of this run to /brokers/registered/N, and again when a directory fails.
 4. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
 
 A clean stop begins with ``announce_leave``, which marks /brokers/registered/N. From then on nobody can add the broker
@@ -98,6 +98,8 @@ class Registration:
         self._endpoints = endpoints
         self._rack = rack
         self._run_version = -1
+        #: held by each writer that depends on ``_run_version`` or changes it
+        self._writing = asyncio.Lock()
         #: set when a broker that is alone has to look whether it is still registered
         self._expired = asyncio.Event()
         self.lease = Lease(session_s)
@@ -135,9 +137,12 @@ class Registration:
                 raise self._started_twice()
             if dirs_of_last_run(node) == dirs:
                 return [], node.version
+            if node.version != self._run_version:
+                raise self._started_twice()
             return [Put(registered_path(self._id), self._registered_json(dirs), node.version)], node.version + 1
 
-        self._run_version = await read_and_write(self._store, self._read_registered, decide)
+        async with self._writing:
+            self._run_version = await read_and_write(self._store, self._read_registered, decide)
 
     async def _read_registered(self) -> Node | None:
         return await self._store.get(registered_path(self._id))
@@ -183,6 +188,10 @@ class Registration:
 
     async def register(self) -> None:
         """Create /brokers/ids/N, unless a later run of this broker has begun. Raise StartError in that case."""
+        async with self._writing:
+            await self._register()
+
+    async def _register(self) -> None:
         path = broker_path(self._id)
         while True:
             sent_at = self._monotonic()

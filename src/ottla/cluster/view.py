@@ -63,8 +63,8 @@ class LogEnd(NamedTuple):
     """The end of a log after a stop that was not clean, or a log whose disk failed: records may be missing there."""
 
     broker: int
-    #: leader epoch of the last record; -1 if there is none. If the log is lost, or its directory could not be used at a
-    #: start: a number of the last run that had it
+    #: leader epoch of the last record; -1 if there is none. If the log is lost, or its whole directory is offline: a
+    #: number of the last run that had it
     last_epoch: int
     #: the offset after the last record, LOG_LOST or LOG_OFFLINE
     end_offset: int
@@ -100,6 +100,10 @@ class PartitionView:
     def lost_end(self, broker: int) -> LogEnd | None:
         """Return the mark of a replica whose log counts as lost; None if it does not."""
         return next((end for end in self.unclean if end.broker == broker and end.end_offset == LOG_LOST), None)
+
+    def last_run_of(self, broker: int) -> int | None:
+        """Return the number of the last run that had the log of a replica, if it is lost or offline; otherwise None."""
+        return next((end.last_epoch for end in self.unclean if end.broker == broker and end.end_offset < 0), None)
 
     def changed(self, **fields: Any) -> PartitionView:
         """Return the partition with these fields changed and the next partition epoch."""

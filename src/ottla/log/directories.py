@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from threading import Lock
@@ -55,6 +56,8 @@ class LogDir:
         #: whether the last stop was clean; without one, a power failure may have taken whole logs
         self.has_clean_stop = False
         self.offline = False
+        #: whether the metadata store knows that the directory is offline
+        self.is_recorded = False
         #: why the directory could not be used at the start, and what to do; None if it could
         self.failure: str | None = None
         #: False while the disk has less free space than `log.dir.free.bytes.min`
@@ -95,6 +98,24 @@ def read_meta(disk: Disk, path: str) -> dict[str, str]:
             "a broker that finds its own metadata there writes a new one"
         )
     return meta
+
+
+def write_meta(
+    disk: Disk, directory: LogDir, cluster_id: str, broker_id: int, directory_id: Callable[[str], str]
+) -> None:  # fmt: skip
+    """Set the id of a directory, and write its ``meta.properties`` if it has none. Raise OSError, StartError."""
+    meta = read_meta(disk, directory.path)
+    directory.directory_id = meta.get("directory.id") or directory_id(directory.path)
+    if meta:
+        return
+    text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory.directory_id}\n"
+    disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
+    # The directory itself may be new, so sync its parent. Skip a parent that the process may not open.
+    try:
+        disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM):
+            raise
 
 
 def check_owner(meta: Mapping[str, str], path: str, cluster_id: str | None, broker_id: int) -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+from dataclasses import dataclass
 from itertools import chain, count
 
 from ottla.env.disk import NO_ROOM, Disk, WriteFailed
+from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition, topic_id_text
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,19 @@ log = logging.getLogger(__name__)
 METADATA = "partition.metadata"
 #: end of the name of a folder that is kept, but not used
 STRAY = "-stray"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSpec:
+    """A partition of which this broker has a replica, as described by the cluster metadata."""
+
+    name: TopicPartition
+    topic_id: bytes
+    settings: TopicSettings
+    #: whether other brokers have replicas, from which lost records can be fetched
+    replicated: bool = False
+    #: if the metadata say that the log of this broker is lost or offline: a number of the last run that had it
+    last_run: int | None = None
 
 
 def partition_of(folder: str) -> TopicPartition | None:

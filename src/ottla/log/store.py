@@ -21,11 +21,9 @@ in none of them may be in this one, so it is offline too: it is not created anew
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ottla.env.advice import directory_advice
@@ -39,9 +37,18 @@ from ottla.log.checkpoints import (
     read_offsets,
     write_clean_stop,
 )
-from ottla.log.directories import META, CheckpointedOffsets, LogDir, abandon_files, read_meta
+from ottla.log.directories import CheckpointedOffsets, LogDir, abandon_files, write_meta
+from ottla.log.duplicates import choose_duplicates
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.folders import METADATA, complete_topic_id, partition_of, set_aside, topic_id_in, write_topic_id
+from ottla.log.folders import (
+    METADATA,
+    PartitionSpec,
+    complete_topic_id,
+    partition_of,
+    set_aside,
+    topic_id_in,
+    write_topic_id,
+)
 from ottla.log.log import Log
 from ottla.log.log_starts import Offsets, first_segment, starts_of
 from ottla.log.moving import FUTURE, FutureLog
@@ -49,7 +56,6 @@ from ottla.log.recovery import CleanStop, open_log
 from ottla.log.segment import Segment
 from ottla.log.truncation import Truncation, is_restarting
 from ottla.model.errors import StartError
-from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition, topic_id_text
 
 log = logging.getLogger(__name__)
@@ -68,17 +74,8 @@ _FLUSH_HERE_MAX = 16
 _PREFERRED_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionSpec:
-    """A partition of which this broker has a replica, as described by the cluster metadata."""
-
-    name: TopicPartition
-    topic_id: bytes
-    settings: TopicSettings
-    #: whether other brokers have replicas, from which lost records can be fetched
-    replicated: bool = False
-    #: if the metadata say that the log of this broker is lost: a number of the last run that had it
-    lost_run: int | None = None
+class CreationDeferred(OSError):
+    """A log cannot be created now: a later start could take an older folder in another directory for it."""
 
 
 class LogStore:
@@ -96,8 +93,13 @@ class LogStore:
         self.created: set[TopicPartition] = set()
         #: those of them that had records before
         self.lost: set[TopicPartition] = set()
+        #: deleted logs whose folders could come back with a power failure
+        self._removed: set[tuple[TopicPartition, bytes]] = set()
         #: directories that were chosen for logs that do not exist yet
         self._preferred: dict[TopicPartition, LogDir] = {}
+        #: whether the metadata store has to know of an offline directory before a log is created: the log may take the
+        #: place of one in that directory
+        self.records_failures = False
         #: whether each directory is new or its last stop was clean
         self.was_clean = True
         #: called when a sealed segment, or the log start checkpoint, could not be synced
@@ -153,25 +155,9 @@ class LogStore:
         """
         for directory in self.usable_dirs():
             try:
-                self._write_meta(directory, cluster_id, broker_id, directory_id)
+                write_meta(self._disk, directory, cluster_id, broker_id, directory_id)
             except OSError as error:
                 self.set_unusable(directory, error)
-
-    def _write_meta(
-        self, directory: LogDir, cluster_id: str, broker_id: int, directory_id: Callable[[str], str]
-    ) -> None:  # fmt: skip
-        meta = read_meta(self._disk, directory.path)
-        directory.directory_id = meta.get("directory.id") or directory_id(directory.path)
-        if meta:
-            return
-        text = f"version=1\ncluster.id={cluster_id}\nnode.id={broker_id}\ndirectory.id={directory.directory_id}\n"
-        self._disk.write_file(os.path.join(directory.path, META), text.encode(), sync=True)
-        # The directory itself may be new, so sync its parent. Skip a parent that the process may not open.
-        try:
-            self._disk.fsync_dir(os.path.dirname(os.path.abspath(directory.path)))
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM):
-                raise
 
     def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
         """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks.
@@ -268,14 +254,7 @@ class LogStore:
                 self._make_folder_early(self.logs[name])
 
     def _choose_duplicates(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, str]:
-        """Return the directory to use for each log that has folders in several.
-
-        A broker that moves a log may end between two renames: then both logs have the same batches. Or a directory was
-        absent for some time, and its logs were begun anew in others: the log of the directory that has come back is
-        complete only if the metadata still say that the replica is lost since then. If it is not, the newer log is. Or
-        one of the folders belongs to an earlier topic with the same name. Or it stayed in a directory that was offline
-        when its partition was moved away and came back: it has no entry in the clean stop file.
-        """
+        """Return the directory to use for each log that has folders in several."""
         found: dict[TopicPartition, list[LogDir]] = {}
         for directory in self.usable_dirs() if len(self.dirs) > 1 else ():
             try:
@@ -286,20 +265,8 @@ class LogStore:
             for folder in folders:
                 if (name := partition_of(folder)) is not None and name in specs:
                     found.setdefault(name, []).append(directory)
-        found = {name: directories for name, directories in found.items() if len(directories) > 1}
-        usable = self.usable_dirs() if found else ()
-        clean = {each.path: read_clean_stop(self._disk, each.path) or {} for each in usable}
-
-        def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int, bool]:
-            file = os.path.join(directory.path, str(spec.name), METADATA)
-            has_id = topic_id_in(read_derived_file(self._disk, file)) == topic_id_text(spec.topic_id)
-            was_used = str(spec.name) in clean[directory.path]
-            return has_id, directory.run == spec.lost_run != -1, directory.content, was_used
-
-        return {
-            name: max(directories, key=lambda each, spec=specs[name]: rank(each, spec)).path  # type: ignore[misc]
-            for name, directories in found.items()
-        }
+        several = {name: directories for name, directories in found.items() if len(directories) > 1}
+        return choose_duplicates(self._disk, specs, several)
 
     def _open(
         self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, offsets: CheckpointedOffsets
@@ -378,7 +345,7 @@ class LogStore:
     # -- create and delete partitions -----------------------------------------------------------------------------
 
     def log_of(self, spec: PartitionSpec) -> Log:
-        """Return the log of a partition, or create it. Raise OSError.
+        """Return the log of a partition, or create it. Raise OSError, CreationDeferred.
 
         Delete the log of an earlier topic with this name: that topic was deleted after `load` had opened its logs.
         """
@@ -391,24 +358,42 @@ class LogStore:
     def create(self, spec: PartitionSpec) -> Log:
         """Create an empty log in its preferred directory, or in the one with the fewest logs, and return it.
 
-        Raise OSError if no directory is online.
+        Raise OSError if no directory is online. Raise CreationDeferred if a later start could take an older folder for
+        this log: try again.
         """
+        if len(self.dirs) > 1:
+            self._set_folders_aside(str(spec.name))
+            unrecorded = self.unrecorded_dirs() if self.records_failures else ()
+            if unrecorded and self.usable_dirs():
+                raise CreationDeferred(f"{unrecorded[0].path} is offline, and the metadata store does not know it yet")
+            if (spec.name, spec.topic_id) in self._removed:
+                raise CreationDeferred("its earlier log is being deleted")
         made = self._create(spec)
         self._make_folder_early(made)
         return made
 
+    def unrecorded_dirs(self) -> list[LogDir]:
+        """Return the directories that are offline, and of which the metadata store does not know it."""
+        return [each for each in self.dirs if each.offline and not each.is_recorded]
+
+    def _set_folders_aside(self, folder: str) -> None:
+        """Set aside the folders that stayed when their partition was moved to others while this broker did not run."""
+        for directory in self.usable_dirs():
+            try:
+                if self._disk.exists(os.path.join(directory.path, folder)):
+                    set_aside(self._disk, directory.path, folder, "earlier")
+            except OSError as error:
+                if error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
+                    raise CreationDeferred(f"an earlier folder cannot be renamed: {error}") from None
+                self.on_dir_failed(directory, error)
+
     def _make_folder_early(self, made: Log) -> None:
         """Create the folder of a new log before its first append if there are several directories.
 
-        A log without a folder was then in a directory that is missing. A folder in another directory stayed there when
-        the partition was moved to other brokers while this one did not run: the next start must not find both.
+        A log without a folder was then in a directory that is missing.
         """
         if len(self.dirs) > 1:
-            name, own = str(made.name), self.dir_of(made)
             try:
-                for other in self.usable_dirs():
-                    if other is not own and self._disk.exists(os.path.join(other.path, name)):
-                        set_aside(self._disk, other.path, name, "earlier")
                 made.make_folder_if_new()
             except OSError as error:
                 log.warning(
@@ -455,8 +440,7 @@ class LogStore:
         removed = self.logs.pop(name, None)
         if removed is None:
             return
-        del self._topic_ids[name]
-        directory = self.dir_of(removed)
+        topic_id, directory = self._topic_ids.pop(name), self.dir_of(removed)
         del directory.logs[name]
         directory.unreadable.pop(name, None)
         directory.cleaner_offsets.pop(name, None)
@@ -465,7 +449,17 @@ class LogStore:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
         self._disk.rename(removed.directory, target)
-        self._remove_folder(target)
+        self._removed.add((name, topic_id))
+        self._remove_folder(target, partial(self._removed_synced, directory, (name, topic_id)))
+
+    def _removed_synced(self, directory: LogDir, removed: tuple[TopicPartition, bytes], error: OSError | None) -> None:
+        self._removed.discard(removed)
+        if error is not None:  # the folder may come back, so the directory must not count as that of the last run
+            self.on_dir_failed(directory, error)
+
+    def topic_id_of(self, name: TopicPartition) -> bytes | None:
+        """Return the id of the topic whose log this is, None if there is none."""
+        return self._topic_ids.get(name)
 
     def prefer(self, name: TopicPartition, directory: LogDir) -> None:
         """Create the log of this partition in ``directory``, if it is created before the broker stops."""
@@ -534,13 +528,19 @@ class LogStore:
             self._remove_folder(removed)
         return self._add(target, copy)
 
-    def _remove_folder(self, path: str) -> None:
-        def work() -> None:
-            # Sync the new name first: a power failure must not bring back the old one without some of the files.
-            self._disk.fsync_dir(os.path.dirname(path))
-            self._disk.remove_tree(path)
+    def _remove_folder(self, path: str, synced: Callable[[OSError | None], None] = lambda _: None) -> None:
+        """Delete a renamed folder in a thread. ``synced`` is called when its new name is synced, or cannot be."""
 
-        self._threads.submit(work, lambda error: _report(error, "remove folder", path))
+        def done(error: OSError | None) -> None:
+            synced(error)
+            _report(error, "sync the directory of", path)
+            if error is None:
+                self._threads.submit(
+                    partial(self._disk.remove_tree, path), lambda error: _report(error, "remove folder", path)
+                )
+
+        # Sync the new name first: a power failure must not bring back the old one without some of the files.
+        self._threads.submit(partial(self._disk.fsync_dir, os.path.dirname(path)), done)
 
     # -- seal and delete segments ---------------------------------------------------------------------------------
 

@@ -29,12 +29,13 @@ from ottla.env.tasks import Threads
 from ottla.log import truncation
 from ottla.log.compaction import Compactor, plan_compaction
 from ottla.log.directories import LogDir
+from ottla.log.folders import PartitionSpec
 from ottla.log.log import Log
 from ottla.log.opener import Opener
 from ottla.log.opening import TURN_US_MAX, InlineBudget
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import SyncJob
-from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.store import LogStore
 from ottla.log.truncation import Truncation
 from ottla.model.errors import (
     CorruptMessage,

@@ -202,11 +202,12 @@ def test_replicas_are_checked_and_reported_while_the_lease_is_valid(membership: 
     calls = membership.calls
     membership.isr_changes = SimpleNamespace(check=lambda now: calls.append("ISR"))  # type: ignore[assignment]
     membership._report_offline = lambda: calls.append("offline")  # type: ignore[method-assign]
+    membership._record_failed_dirs = lambda: calls.append("directories")  # type: ignore[method-assign]
     membership._sync_due = 100.0
     membership._services.replicas.complete_confirmed = lambda: calls.append("confirmed")
     membership.since_boot = 9.0
     membership.check_replicas(9.0)
-    assert calls == ["ISR", "offline"]
+    assert calls == ["ISR", "offline", "directories"]
     calls.clear()
     membership.monotonic = membership.since_boot = 11.0
     membership.check_replicas(11.0)
@@ -224,9 +225,10 @@ def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -
         services.broker_id, services.replicas.failed = 1, {}
         membership._tasks, membership._session_s, membership._is_reporting = Tasks(), 6.0, False
         membership._mark_offline = mark_offline  # type: ignore[method-assign]
+        membership._failed_dirs = SimpleNamespace(run_of=lambda log: -1)  # type: ignore[assignment]
         membership._report_offline()
         assert not membership._is_reporting
-        services.replicas.failed = [SimpleNamespace(name=("t", 0))]
+        services.replicas.failed = [SimpleNamespace(name=("t", 0), log=None)]
         membership._report_offline()
         membership._report_offline()
         await asyncio.sleep(0)

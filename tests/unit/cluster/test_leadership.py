@@ -361,13 +361,22 @@ def test_log_of_a_directory_that_was_absent_counts_only_if_it_is_the_one_that_wa
 
 
 def test_leader_whose_disk_failed_is_replaced_and_leaves_the_isr() -> None:
-    marked = mark_offline(topic_with(part(), part(), part(leader=2, isr=(2, 3))), 1, {0, 2})
+    marked = mark_offline(topic_with(part(), part(), part(leader=2, isr=(2, 3))), 1, {0: -1, 2: -1})
     assert marked is not None
     assert [each.unclean for each in marked.partitions] == [(LogEnd(1, -1, LOG_OFFLINE),), (), ()]
     assert [each.leader for each in marked.partitions] == [NO_LEADER, 1, 2]
-    assert mark_offline(marked, 1, {0, 2}) is None, "it is marked already"
+    assert mark_offline(marked, 1, {0: -1, 2: -1}) is None, "it is marked already"
     after = elect_partition(marked.partitions[0], {1, 2, 3}, 2)
     assert (after.leader, after.isr, after.elr, after.unclean) == (2, (2, 3), (), ())
+
+
+def test_mark_of_an_offline_log_gets_the_run_when_its_whole_directory_fails() -> None:
+    alone = mark_offline(topic_with(part(isr=(1,))), 1, {0: -1})
+    assert alone is not None
+    marked = mark_offline(alone, 1, {0: 7})
+    assert marked is not None and marked.partitions[0].unclean == (LogEnd(1, 7, LOG_OFFLINE),)
+    assert marked.partitions[0].last_run_of(1) == 7
+    assert mark_offline(marked, 1, {0: 8}) is mark_offline(marked, 1, {0: -1}) is None, "the first run had it last"
 
 
 def test_replica_whose_disk_failed_never_leads_but_may_be_the_only_complete_one() -> None:
@@ -386,7 +395,7 @@ def test_log_that_was_offline_is_judged_by_its_end_after_the_next_start() -> Non
     marked = mark_unclean(topic_with(part(isr=(1,), unclean=(LogEnd(1, -1, LOG_OFFLINE),))), 1, {0: LogEnd(1, 5, 90)})
     assert marked is not None and marked.partitions[0].unclean == (LogEnd(1, 5, 90),)
     lost = topic_with(part(isr=(1,), unclean=(LogEnd(1, -1, LOG_LOST),)))
-    assert mark_offline(lost, 1, {0}) is None, "it stays lost"
+    assert mark_offline(lost, 1, {0: 7}) is None, "it stays lost"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 from tests.unit.log.log_fixtures import NAME, topic
 
 from ottla.env.disk import Disk
+from ottla.log.folders import PartitionSpec
 from ottla.log.log import Log
-from ottla.log.store import LogStore, PartitionSpec
+from ottla.log.store import LogStore
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import MemoryDisk

@@ -14,7 +14,7 @@ from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA, FakeClock, Waiter
 
-from ottla.log.store import PartitionSpec
+from ottla.log.folders import PartitionSpec
 from ottla.model.errors import ErrorCode, KafkaError, PolicyViolation, StorageError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition

@@ -1,0 +1,154 @@
+"""A log directory that fails while the broker runs, and whose partitions get new logs in another one meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import pytest
+from sim_client import Client
+from sim_directories import (
+    BROKERS,
+    THREE_DIRS,
+    TWO_DIRS,
+    VALUES,
+    places_in,
+    reassign,
+    start_with_lost,
+    stop_others,
+    until_complete,
+    written,
+)
+from sim_script import append, append_until, configure, play, start, state_of, stop, until, values_on
+from sim_world import World
+
+from ottla.cluster.registration import Registration
+from ottla.cluster.view import LOG_OFFLINE, NO_LEADER, RegisteredDirs
+from ottla.testing.history import Place
+
+
+async def _fail(world: World, place: Place, directory: str, value: str) -> None:
+    """Let a directory of broker 3 fail at the append of a record."""
+    assert place in places_in(world, 3, directory)
+    world.hosts[3].disk.fail("write", errno.EIO, times=None, path=f"{directory}/")
+    await append_until(Client(world, "producer"), place, [value])
+    await until(lambda: 3 not in state_of(world, place).isr)
+
+
+async def _fail_last(world: World, place: Place, directory: str) -> None:
+    """Let a directory of broker 3 fail, which has the only in-sync replica."""
+    world.hosts[3].disk.fail("write", errno.EIO, times=None, path=f"{directory}/")
+    assert await append(Client(world, "other"), place, ["not stored"], broker=3) != 0
+    await until(lambda: [end.end_offset for end in state_of(world, place).unclean] == [LOG_OFFLINE])
+
+
+async def _recreate(world: World, place: Place, value: str) -> None:
+    """Move a partition away from broker 3 and back, and append a record."""
+    await reassign(world, place, 1, 2)
+    await reassign(world, place, 1, 2, 3)
+    await append_until(Client(world, "producer"), place, [value])
+
+
+async def _recreated(world: World) -> Place:
+    """Return a partition whose log was created again in the second directory of broker 3, because the first one failed.
+
+    Broker 3 has the only in-sync replica and was killed, and both directories can be used again.
+    """
+    (place,) = await written(world, partitions=1)
+    await _fail(world, place, "/data", "x")
+    await _recreate(world, place, "late")
+    await stop_others(world, place)
+    world.hosts[3].kill("process")
+    assert places_in(world, 3, "/data") == places_in(world, 3, "/data2") == [place]
+    return place
+
+
+def test_folder_that_stayed_in_a_failed_directory_is_not_used() -> None:
+    async def script(world: World) -> None:
+        place = await _recreated(world)
+        await start(world, 3)
+        await until(lambda: state_of(world, place).leader == 3)
+        assert values_on(world, place, 3) == [*VALUES, "x", "late"]
+        assert places_in(world, 3, "/data") == []
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+@pytest.mark.parametrize("change", ["removed from log.dirs", "cannot be used"])
+def test_folder_that_stayed_is_not_used_when_the_newer_one_is_missing(change: str) -> None:
+    async def script(world: World) -> None:
+        place = await _recreated(world)
+        if change == "cannot be used":
+            world.hosts[3].disk.fail("any", errno.EIO, times=None, path="/data2/")
+        else:
+            configure(world, 3, **{"log.dirs": "/data"})
+        await start_with_lost(world, place)
+        await stop(world, 3)
+        configure(world, 3, **TWO_DIRS)
+        await start(world, 3)
+        await until_complete(world, [place], [*VALUES, "x", "late"])
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+def test_log_that_stayed_in_a_failed_directory_is_complete_although_another_one_is_missing() -> None:
+    """The metadata say that this log is offline since the run that had the directory, so no other can replace it."""
+
+    async def script(world: World) -> None:
+        places = await written(world, partitions=2)
+        (place,) = places_in(world, 3, "/data")
+        await stop_others(world, place)
+        await _fail_last(world, place, "/data")
+        await stop(world, 3)
+        configure(world, 3, **{"log.dirs": "/data"})
+        await start(world, 3)
+        await until(lambda: state_of(world, place).leader == 3)
+        assert values_on(world, place, 3) == VALUES
+        (other,) = {*places} - {place}
+        assert state_of(world, other).leader == NO_LEADER
+
+    play(script, settings=TWO_DIRS, has_topic=False)
+
+
+def test_newest_of_three_folders_is_used_after_two_directories_failed() -> None:
+    async def script(world: World) -> None:
+        (place,) = await written(world, partitions=1)
+        await _fail(world, place, "/data", "x")
+        await _recreate(world, place, "y")
+        (second,) = (path for path in ("/data2", "/data3") if places_in(world, 3, path))
+        await stop_others(world, place)
+        await _fail_last(world, place, second)
+        await stop(world, 3)
+        await start(world, *BROKERS)
+        await until_complete(world, [place], [*VALUES, "x", "y"])
+        assert places_in(world, 3, second) == [place]
+        assert places_in(world, 3, "/data") == []
+
+    play(script, settings=THREE_DIRS, has_topic=False)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_broker_that_is_killed_while_it_reports_a_failed_directory_keeps_its_logs(
+    is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(world: World) -> None:
+        places = await written(world)
+        host, write_dirs = world.hosts[3], Registration.write_dirs
+
+        async def killed(self: Registration, dirs: RegisteredDirs) -> None:
+            monkeypatch.setattr(Registration, "write_dirs", write_dirs)
+            if is_written:
+                await write_dirs(self, dirs)
+            world.loop.call_soon(host.kill, "process")
+            await asyncio.sleep(1000)
+
+        await stop_others(world, places[0])
+        await until(lambda: all(state_of(world, place).isr == (3,) for place in places))
+        monkeypatch.setattr(Registration, "write_dirs", killed)
+        await _fail_last(world, places_in(world, 3, "/data2")[0], "/data2")
+        await until(lambda: not host.is_running)
+        await start(world, 3)
+        await until(lambda: all(state_of(world, place).leader == 3 for place in places))
+        assert all(values_on(world, place, 3) == VALUES for place in places)
+
+    play(script, settings=TWO_DIRS, has_topic=False)
