@@ -27,7 +27,7 @@ from ottla.security.quotas import DEFAULT, Entity, Quota
 from ottla.security.salts import SaltShape
 from ottla.security.sasl import Work
 from ottla.security.scram import Mechanism, ScramCredential
-from ottla.security.tokens import DelegationToken
+from ottla.security.tokens import DelegationToken, TokenIndex
 
 LITERAL_ACLS: Final = "/kafka-acl"
 PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
@@ -207,6 +207,7 @@ class AccessView:
         self.works: Counter[Work] = Counter()
         #: by id
         self.tokens: dict[str, DelegationToken] = {}
+        self.token_index = TokenIndex()
 
     def apply(self, path: str, value: bytes | None) -> Pattern | Entity | None:
         """Apply the change of a node. Return the ACLs or settings that changed; None for tokens and other nodes.
@@ -215,9 +216,13 @@ class AccessView:
         """
         if path.startswith(TOKENS + "/"):
             token = token_of(value) if value else None
-            self.tokens.pop(path.removeprefix(TOKENS + "/"), None)
-            if token is not None:
-                self.tokens[token.token_id] = token
+            token_id = path.removeprefix(TOKENS + "/")
+            if token is None:
+                self.tokens.pop(token_id, None)
+                self.token_index.remove(token_id)
+            else:
+                self.tokens[token_id] = token
+                self.token_index.add(token_id)
             return None
         pattern = pattern_of(path)
         if pattern is not None:

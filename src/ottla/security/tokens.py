@@ -13,10 +13,13 @@ import base64
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from typing import Final
 
 from ottla.security.salts import ITERATIONS_MIN, SALT_BYTES
 from ottla.security.scram import Mechanism, ScramCredential
+
+#: SHA-512
+HMAC_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,11 @@ class TokenSecret:
     key: bytes = field(repr=False)
 
     def hmac(self, token_id: str) -> bytes:
-        return _hmac(self.key, token_id)
+        return hmac.digest(self.key, token_id.encode(), "sha512")
+
+    def index_key(self, code: bytes) -> bytes:
+        """Return the key of an HMAC in an index. Nobody without the secret can compute it."""
+        return hmac.digest(self.key, b"index\0" + code, "sha256")
 
     def credential(self, mechanism: Mechanism, token_id: str) -> ScramCredential:
         """Return the credential for logins with a token. Takes milliseconds: call it in a thread.
@@ -60,10 +67,46 @@ class TokenSecret:
         return ScramCredential.from_password(mechanism, password, salt, ITERATIONS_MIN)
 
 
-@lru_cache(maxsize=20_000)
-def _hmac(key: bytes, token_id: str) -> bytes:
-    """Return the HMAC of a token. A request with an HMAC is compared with those of all tokens."""
-    return hmac.digest(key, token_id.encode(), "sha512")
+class TokenIndex:
+    """Finds a token by its HMAC, which requests send in place of the id, without a comparison with each token.
+
+    The HMAC of a token is computed once, by the first search after the token was added. The index has a keyed digest of
+    each HMAC: the time of a search tells nothing about the HMACs of tokens.
+    """
+
+    def __init__(self) -> None:
+        self._secret: TokenSecret | None = None
+        #: ids of tokens whose HMAC was not computed yet
+        self._added: dict[str, None] = {}
+        self._id_by_key: dict[bytes, str] = {}
+        self._key_by_id: dict[str, bytes] = {}
+
+    def add(self, token_id: str) -> None:
+        if token_id not in self._key_by_id:
+            self._added[token_id] = None
+
+    def remove(self, token_id: str) -> None:
+        self._added.pop(token_id, None)
+        key = self._key_by_id.pop(token_id, None)
+        if key is not None:
+            del self._id_by_key[key]
+
+    def find(self, secret: TokenSecret, code: bytes) -> str | None:
+        """Return the id of the token with this HMAC, None if there is none."""
+        if len(code) != HMAC_BYTES:
+            return None
+        if secret != self._secret:
+            self._secret = secret
+            self._added |= dict.fromkeys(self._key_by_id)
+            self._id_by_key.clear()
+            self._key_by_id.clear()
+        for token_id in self._added:
+            key = secret.index_key(secret.hmac(token_id))
+            self._id_by_key[key], self._key_by_id[token_id] = token_id, key
+        self._added.clear()
+        found = self._id_by_key.get(secret.index_key(code))
+        is_equal = found is not None and hmac.compare_digest(secret.hmac(found), code)
+        return found if is_equal else None
 
 
 class TokenLogins:

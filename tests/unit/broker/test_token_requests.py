@@ -28,6 +28,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings
 from ottla.net.connection import ANONYMOUS
 from ottla.security.acls import Authorizer, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+from ottla.security.tokens import TokenSecret
 from ottla.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from ottla.wire.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
 from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -75,6 +76,16 @@ class Tokens:
         return self._runner.run(
             create_delegation_token(self.admin.services, request, self.context(38, principal, is_token))
         )
+
+    def create_together(self, principal: str, count: int) -> list[Any]:
+        request = CreateDelegationTokenRequest(max_lifetime=-1)
+        context = self.context(38, principal)
+
+        async def create() -> list[Any]:
+            requests = (create_delegation_token(self.admin.services, request, context) for _ in range(count))
+            return await asyncio.gather(*requests)
+
+        return self._runner.run(create())
 
     def renew(self, principal: str, code: bytes, period_ms: int, *, is_token: bool = False) -> Any:
         request = RenewDelegationTokenRequest(hmac=code, renew_period=period_ms)
@@ -181,6 +192,37 @@ def test_tokens_of_one_owner_are_limited_and_others_still_get_theirs(tmp_path: P
         assert tokens.create(EVE).error_code == ErrorCode.POLICY_VIOLATION
         tokens.now_ms += DAY_MS + 1
         assert tokens.create(EVE).error_code == 0, "tokens that have expired do not count"
+
+
+def test_limit_of_one_owner_holds_for_requests_at_the_same_time(tokens: Tokens) -> None:
+    """Several brokers, or several requests to one, decide from the same metadata."""
+    limit = tokens.admin.services.started_settings.delegation_token_max_per_owner
+    for _ in range(limit - 2):
+        tokens.create(EVE)
+    made = tokens.create_together(EVE, 5)
+    assert sorted(each.error_code for each in made) == [0, 0, *[ErrorCode.POLICY_VIOLATION] * 3]
+    assert len(tokens.described(EVE)) == limit
+
+
+def test_token_is_found_by_its_hmac_without_those_of_other_tokens(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [tokens.create(ALICE) for _ in range(20)]
+    wrong = bytes([made[0].hmac[0] ^ 1]) + made[0].hmac[1:]
+    assert tokens.renew(ALICE, made[0].hmac, HOUR_MS).error_code == 0
+    computed: list[str] = []
+    hmac_of = TokenSecret.hmac
+    monkeypatch.setattr(TokenSecret, "hmac", lambda secret, each: computed.append(each) or hmac_of(secret, each))
+    for code in (wrong, wrong[:-1], b"", made[0].hmac + b"0"):
+        assert tokens.renew(ALICE, code, HOUR_MS).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+        assert not computed
+    for each in made:
+        assert tokens.renew(ALICE, each.hmac, 2 * HOUR_MS).error_code == 0
+        assert set(computed) == {each.token_id}
+        computed.clear()
+    assert tokens.expire(ALICE, made[0].hmac, -1).error_code == 0
+    assert tokens.expire(ALICE, made[0].hmac, -1).error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+    assert tokens.renew(ALICE, made[1].hmac, HOUR_MS).error_code == 0
 
 
 @pytest.mark.parametrize("name", ["bob\n", "\x1bbob"])

@@ -14,7 +14,7 @@ from ottla.security.sasl import Identity, ScramExchange
 from ottla.security.sasl_client import Sasl
 from ottla.security.sasl_client import ScramExchange as ScramClient
 from ottla.security.scram import Mechanism, ScramServer
-from ottla.security.tokens import DelegationToken, TokenLogins, TokenSecret
+from ottla.security.tokens import DelegationToken, TokenIndex, TokenLogins, TokenSecret
 
 SECRET = TokenSecret(key=b"secret of the tokens")
 TOKEN = DelegationToken(
@@ -87,3 +87,19 @@ def test_user_cannot_log_in_as_a_token_where_there_are_none() -> None:
     assert proof is not None
     with pytest.raises(AuthenticationFailed):
         exchange.respond(proof)
+
+
+def test_index_follows_added_and_removed_tokens_and_another_secret() -> None:
+    index, secret, other = TokenIndex(), TokenSecret(key=b"secret"), TokenSecret(key=b"other")
+    for token_id in ("a", "b"):
+        index.add(token_id)
+    assert index.find(secret, secret.hmac("a")) == "a"
+    index.add("c")
+    index.add("a")
+    index.remove("b")
+    index.remove("unknown")
+    assert [index.find(secret, secret.hmac(each)) for each in "abc"] == ["a", None, "c"]
+    assert index.find(other, secret.hmac("a")) is None
+    assert index.find(other, other.hmac("a")) == "a"
+    index.remove("a")
+    assert index.find(other, other.hmac("a")) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -124,15 +123,15 @@ async def _create(services: Services, token: DelegationToken) -> None:
                 f"{token.owner} has {per_owner_max} delegation tokens (delegation.token.max.per.owner)"
             )
         deletions = [Delete(token_path(each), view.versions[token_path(each)]) for each in expired]
-        return [_deleting(view, change_id, bool(expired)), *deletions, Create(path, token_json(token))], None
+        # Creations are counted: one that another broker has made meanwhile conflicts, and the limits are checked again.
+        return [_counting(view, change_id), *deletions, Create(path, token_json(token))], None
 
     await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
-def _deleting(view: ClusterView, change_id: bytes, is_deleted: bool) -> Op:
-    """Return the operation that counts deletions, or checks that there was none."""
-    version = view.versions[TOKENS]
-    return count_change(TOKENS, version, change_id) if is_deleted else Check(TOKENS, version)
+def _counting(view: ClusterView, change_id: bytes) -> Op:
+    """Return the operation that counts the creation or the deletion of tokens."""
+    return count_change(TOKENS, view.versions[TOKENS], change_id)
 
 
 async def renew_delegation_token(
@@ -191,16 +190,16 @@ async def _change(services: Services, context: RequestContext, code: bytes, chan
         if changed == token:
             return [], changed
         version = view.versions[path]
-        op = Delete(path, version) if changed is None else Put(path, token_json(changed), version)
-        return [_deleting(view, change_id, changed is None), op], changed
+        if changed is None:
+            return [_counting(view, change_id), Delete(path, version)], None
+        return [Check(TOKENS, view.versions[TOKENS]), Put(path, token_json(changed), version)], changed
 
     return await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
 def _find(view: ClusterView, secret: TokenSecret, code: bytes) -> DelegationToken | None:
-    """Return the token with this HMAC. Each comparison takes the same time, however much of it is right."""
-    tokens = view.access.tokens.values()
-    return next((each for each in tokens if hmac.compare_digest(secret.hmac(each.token_id), code)), None)
+    token_id = view.access.token_index.find(secret, code)
+    return None if token_id is None else view.access.tokens.get(token_id)
 
 
 def describe_delegation_token(
