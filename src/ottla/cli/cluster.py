@@ -47,6 +47,7 @@ from ottla.cli import interrupts, outages
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.default_config import DefaultConfig
 from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.group_state import GroupListing, GroupMember, GroupState
 from ottla.cli.output import escape_controls
 
 #: a connection attempt to one address gives up after this, whatever --timeout allows for the whole
@@ -150,48 +151,6 @@ class ConfigValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListing:
-    """A group as the list of groups shows it."""
-
-    group_id: str
-    #: offsets are committed under its name, but no member ever joined
-    is_simple: bool
-    #: Kafka's word, such as Stable
-    state: str
-    #: classic or consumer
-    group_type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    """One member of a group, and the partitions that are its own."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    partitions: tuple[PartitionName, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState:
-    """A group as its coordinator describes it."""
-
-    group_id: str
-    is_simple: bool
-    state: str
-    group_type: str
-    assignor: str | None
-    coordinator: BrokerNode
-    members: tuple[GroupMember, ...]
-
-    @property
-    def exists(self) -> bool:
-        # Coordinators describe a group that they do not know as a dead one.
-        return self.state != "Dead"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of one name among several."""
 
@@ -205,12 +164,18 @@ def client_version() -> str:
 
 def connect(connection: Connection) -> Cluster:
     """Open a cluster. Fails at once, and with the reason, when no bootstrap server accepts a connection."""
-    if "test.mock.num.brokers" not in connection.properties:
-        addresses = split_addresses(connection.bootstrap)
-        refusals = {refusal(host, port, connection.timeout_s) for host, port in addresses}
-        if None not in refusals:
-            raise unreachable(connection.bootstrap, "; ".join(sorted(map(str, refusals))))
+    if failure := _refused(connection):
+        raise failure
     return Cluster(connection)
+
+
+def _refused(connection: Connection) -> NotHealthy | None:
+    """Return the failure of a cluster none of whose bootstrap servers accepts a connection; None if one does."""
+    if "test.mock.num.brokers" in connection.properties:
+        return None
+    addresses = split_addresses(connection.bootstrap)
+    refusals = {refusal(host, port, connection.timeout_s) for host, port in addresses}
+    return None if None in refusals else unreachable(connection.bootstrap, "; ".join(sorted(map(str, refusals))))
 
 
 def refusal(host: str, port: int, timeout_s: float) -> str | None:
@@ -552,6 +517,9 @@ class Cluster:
             click.echo(f"warning: lost the connection to {self._connection.bootstrap}, retrying", err=True)
 
     def _silent(self, limit_s: float) -> NotHealthy:
+        """Return the failure of a cluster that answers no request within the limit."""
+        if failure := _refused(self._connection):
+            return failure
         with interrupts.deferred():
             self._admin.poll(0)
         cause = self._complaints[-1] if self._complaints else f"none within {limit_s:g} s"
@@ -587,6 +555,8 @@ class Writer:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
+        #: called while `send` waits for room
+        self.while_full: Callable[[], None] = lambda: None
 
     def send(
         self,
@@ -613,6 +583,7 @@ class Writer:
                 )
             except BufferError:
                 self.poll(0.1)
+                self.while_full()
                 continue
             except KafkaException as exception:
                 raise failure_of(exception.args[0], topic, topic) from None

@@ -21,7 +21,8 @@ from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, p
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import GroupState, Outcome
+    from ottla.cli.cluster import Outcome
+    from ottla.cli.group_state import GroupState
 
 _STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Unknown")
 _TYPES = ("classic", "consumer")

@@ -16,7 +16,8 @@ import click
 from ottla.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, GroupMember, GroupState, PartitionName, Reader, TopicState
+    from ottla.cli.cluster import Cluster, PartitionName, Reader, TopicState
+    from ottla.cli.group_state import GroupMember, GroupState
 
 #: one record per partition is wanted, not the log behind it: small fetches, and none once a partition has answered
 _READER: Mapping[str, str | int | float | bool] = {

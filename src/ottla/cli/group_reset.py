@@ -26,7 +26,8 @@ from ottla.cli.position import parse_time_ms
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, GroupState, PartitionName
+    from ottla.cli.cluster import Cluster, PartitionName
+    from ottla.cli.group_state import GroupState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -14,9 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ottla.cli.connection import Connection, connection_options
-from ottla.cli.failure import Failure
+from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.output import JSON, TEXT, output_option, print_json_line
 from ottla.cli.position import parse_time_ms
+from ottla.cli.produce_waiting import LIMIT_MS_DEFAULT, Waiting
 from ottla.cli.record_format import decode_escapes
 from ottla.cli.registry_options import RegistryAddress, registry_address_options
 from ottla.cli.schema_records import KEY, VALUE, SchemaChoice, make_encoder, parse_serializations
@@ -148,6 +149,10 @@ def command(
     With --acks all the producer is idempotent: a retry never stores a record twice. Its initialisation takes half a
     second; -X enable.idempotence=false avoids it.
 
+    If the cluster acknowledges no record for 3 seconds, for example because a partition has no leader, the command
+    prints what it is waiting for on standard error. It gives a record up after 2 minutes, or after
+    -X message.timeout.ms=MS, and ends with exit code 4.
+
     With -s each value is one line of JSON: Avro's JSON encoding, or Protobuf's. It is sent with the latest schema of
     the subject TOPIC-value, or with the one of --schema, --schema-id or --subject.
     """
@@ -171,11 +176,21 @@ def command(
             "compression.type": compression,
             "partitioner": "murmur2_random",
             "linger.ms": 5,
-            "message.timeout.ms": 120_000,
+            "message.timeout.ms": LIMIT_MS_DEFAULT,
         }
     )
-    deliveries = Deliveries(topic, each_as_json=output == JSON)
-    pieces = _read_pieces(files, lines, decode_escapes(delimiter), lambda: writer.poll(0))
+    waiting = Waiting(cluster, topic, partition, connection.properties)
+    deliveries = Deliveries(topic, each_as_json=output == JSON, describe_timeout=waiting.describe_timeout)
+
+    def look() -> None:
+        waiting.look(deliveries.in_flight_count, deliveries.completed_count)
+
+    def idle() -> None:
+        writer.poll(0)
+        look()
+
+    writer.while_full = look
+    pieces = _read_pieces(files, lines, decode_escapes(delimiter), idle)
     split = _make_split(key, key_delimiter, null)
     fixed_headers = [_parse_header(header) for header in headers]
     try:
@@ -185,7 +200,7 @@ def command(
     except KeyboardInterrupt:
         report_records_in_flight(writer)
     while writer.flush(_IDLE_S):
-        pass
+        look()
     deliveries.finish()
 
 
@@ -248,6 +263,7 @@ def send_all(
                 headers=headers or None,
                 on_delivery=deliveries.on_delivery,
             )
+            deliveries.queued_count += 1
         except Failure as failure:
             deliveries.on_refusal(failure)
 
@@ -255,15 +271,28 @@ def send_all(
 class Deliveries:
     """What became of the records."""
 
-    def __init__(self, topic: str, *, each_as_json: bool) -> None:
+    def __init__(self, topic: str, *, each_as_json: bool, describe_timeout: Callable[[], str]) -> None:
+        """`describe_timeout` returns why the cluster has not acknowledged records in time."""
         self._topic = topic
         self._each_as_json = each_as_json
+        self._describe_timeout = describe_timeout
         self._stored: Counter[int] = Counter()
         self._error_count = 0
         self._first_error = ""
+        self._is_timeout = False
+        #: records that the client has accepted
+        self.queued_count = 0
+        #: those of them that are stored or have failed
+        self.completed_count = 0
+
+    @property
+    def in_flight_count(self) -> int:
+        return self.queued_count - self.completed_count
 
     def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        self.completed_count += 1
         if error is not None:
+            self._is_timeout = self._is_timeout or error.code() == error._MSG_TIMED_OUT
             self._note_error(error.str())
             return
         self._stored[message.partition() or 0] += 1
@@ -291,6 +320,8 @@ class Deliveries:
             f"{total} records to {self._topic}, partitions {where or '-'}, {self._error_count} errors",
             err=True,
         )
+        if self._is_timeout:
+            raise NotHealthy(f"{self._error_count} records were not stored: {self._describe_timeout()}")
         if self._error_count:
             raise Failure(f"{self._error_count} records were not stored; the first: {self._first_error}")
 

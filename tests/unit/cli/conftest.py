@@ -64,6 +64,7 @@ class FakeWriter:
         self._undelivered: list[Callable[[], None]] = []
         self.properties = properties
         self.sent: list[dict[str, Any]] = []
+        self.while_full: Callable[[], None] = lambda: None
 
     def send(self, topic: str, value: bytes | None, key: bytes | None = None, **rest: Any) -> None:
         if value is not None and len(value) > self._cluster.record_bytes_max:
@@ -71,7 +72,7 @@ class FakeWriter:
         on_delivery = rest.pop("on_delivery", None)
         self.sent.append({"topic": topic, "value": value, "key": key, **rest})
         partition = max(rest.get("partition", -1), 0)
-        error = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "not enough") if self._cluster.refuses else None
+        error = KafkaError(self._cluster.refusal_code, "not enough") if self._cluster.refuses else None
         message = self._cluster.store(topic, value, key, partition=partition) if error is None else Message(topic=topic)
         if on_delivery is not None:
             self._undelivered.append(lambda: on_delivery(error, message))
@@ -99,7 +100,9 @@ class FakeCluster:
         self.awaited: list[str] = []
         #: partitions without a leader
         self.offline: set[PartitionName] = set()
+        self.out_of_sync: set[PartitionName] = set()
         self.refuses = False
+        self.refusal_code: int = KafkaError.NOT_ENOUGH_REPLICAS
         self.record_bytes_max = 1_000_000
         self.readers: list[FakeReader] = []
         self.writers: list[FakeWriter] = []
@@ -209,7 +212,7 @@ class FakeCluster:
                 partition=number,
                 leader=None if PartitionName(name, number) in self.offline else 1,
                 replicas=(1,),
-                isr=(1,),
+                isr=() if PartitionName(name, number) in self.out_of_sync else (1,),
             )
             for number in range(self.known[name])
         )

@@ -120,6 +120,7 @@ def timed_out() -> Future[None]:
 
 def asking(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(cluster_module, "AdminClient", lambda configuration: admin)
+    monkeypatch.setattr(cluster_module, "refusal", lambda *_: None)
     return Cluster(make_connection("here:1", {}, {}, 7))
 
 
@@ -178,6 +179,13 @@ def test_cluster_that_answers_nothing_is_said_to_give_no_kafka_answer(monkeypatc
             ask(asking(FakeAdmin({}, answers=False), monkeypatch))
 
 
+def test_cluster_that_has_stopped_meanwhile_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = asking(FakeAdmin({}, answers=False), monkeypatch)
+    monkeypatch.setattr(cluster_module, "refusal", lambda *_: "connection refused")
+    with pytest.raises(NotHealthy, match=r"no broker reachable at here:1 \(connection refused\)"):
+        cluster.topics()
+
+
 class FakeConsumer:
     def __init__(self, *messages: Message) -> None:
         self.messages = list(messages)
@@ -225,8 +233,10 @@ class FullProducer:
 
 def test_the_writer_waits_for_room() -> None:
     producer = FullProducer()
-    Writer(producer).send("t", b"x")  # type: ignore[arg-type]
-    assert producer.calls == ["produce", "poll", "produce"]
+    writer = Writer(producer)  # type: ignore[arg-type]
+    writer.while_full = lambda: producer.calls.append("called")
+    writer.send("t", b"x")
+    assert producer.calls == ["produce", "poll", "called", "produce"]
 
 
 class FakeSocket:

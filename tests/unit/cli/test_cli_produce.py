@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
+from ottla.cli.cluster import PartitionName
+from ottla.cli.failure import NotHealthy
 from ottla.cli.produce import split_records
+from ottla.cli.produce_waiting import Waiting
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +114,78 @@ def test_a_delimiter_may_be_torn_apart_between_chunks(size: int) -> None:
     data = b"one||two|||three||"
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
     assert list(split_records(chunks, b"||")) == [b"one", b"two", b"|three"]
+
+
+# records that the cluster does not acknowledge
+
+
+class Watched:
+    """A `Waiting` with a clock that is set by hand."""
+
+    def __init__(self, cluster: Any, partition: int | None = None, properties: dict[str, str] | None = None) -> None:
+        self.now = 0.0
+        self.waiting = Waiting(cluster, "orders", partition, properties or {}, clock=lambda: self.now)
+
+    def look(self, now: float, in_flight: int = 1, completed: int = 0) -> None:
+        self.now = now
+        self.waiting.look(in_flight, completed)
+
+
+def test_partition_without_a_leader_is_named_after_3_s_without_an_acknowledgement(cluster: Any, capsys: Any) -> None:
+    cluster.add_topic("orders", 4)
+    cluster.offline = {PartitionName("orders", 1), PartitionName("orders", 3)}
+    watched = Watched(cluster)
+    for now in (0.0, 2.9):
+        watched.look(now)
+    assert capsys.readouterr().err == ""
+    watched.look(3.0)
+    assert capsys.readouterr().err == (
+        "waiting: 1 record is not acknowledged: partitions 1, 3 of topic orders have no leader (their replicas are on "
+        "broker 1); giving up 120 s after each was read\n"
+    )
+    watched.look(13.0)
+    assert capsys.readouterr().err == "", "the same reason is printed once"
+    cluster.offline = {PartitionName("orders", 3)}
+    watched.look(23.0, in_flight=2)
+    assert capsys.readouterr().err.startswith(
+        "waiting: 2 records are not acknowledged: partition 3 of topic orders has"
+    )
+
+
+def test_nothing_is_said_while_records_are_acknowledged_or_none_is_in_flight(cluster: Any, capsys: Any) -> None:
+    watched = Watched(cluster)
+    for now in range(100):
+        watched.look(now, in_flight=5, completed=now)
+        watched.look(now + 0.5, in_flight=0, completed=now)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("partition", "reason"),
+    [(3, "partition 3 of topic orders has no leader"), (0, "partition 0 of topic orders has 0 of 1 replicas in sync")],
+)
+def test_reason_is_that_of_the_only_partition(cluster: Any, partition: int, reason: str) -> None:
+    cluster.add_topic("orders", 4)
+    cluster.offline, cluster.out_of_sync = {PartitionName("orders", 3)}, {PartitionName("orders", 0)}
+    watched = Watched(cluster, partition, {"delivery.timeout.ms": "7000"})
+    assert watched.waiting.find_reason().startswith(reason)
+    assert watched.waiting.describe_timeout().startswith(f"not acknowledged within 7 s: {reason}")
+
+
+def test_cluster_that_does_not_answer_is_the_reason(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(timeout_s: float) -> None:
+        raise NotHealthy("no broker reachable at here:1")
+
+    monkeypatch.setattr(cluster, "topics", fail)
+    assert Watched(cluster).waiting.find_reason() == "no broker reachable at here:1"
+
+
+def test_records_that_time_out_make_the_cluster_not_healthy_with_advice(cluster: Any, ottla: Any) -> None:
+    cluster.refuses, cluster.refusal_code = True, KafkaError._MSG_TIMED_OUT
+    cluster.offline = {PartitionName("orders", 0)}
+    result = ottla("produce", "orders", stdin="a\nb\n")
+    assert result.exit_code == 4
+    assert (
+        "2 records were not stored: not acknowledged within 120 s: partition 0 of topic orders has no" in result.stderr
+    )
+    assert "send these records again" in result.stderr

@@ -17,15 +17,13 @@ from ottla.cli import cluster as cluster_module
 from ottla.cli import group_lag
 from ottla.cli.cluster import (
     BrokerNode,
-    GroupListing,
-    GroupMember,
-    GroupState,
     Outcome,
     PartitionName,
     failure_of,
 )
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
 from ottla.cli.failure import Failure, NotHealthy
+from ottla.cli.group_state import GroupListing, GroupMember, GroupState
 from ottla.cli.group_why import ADVICE, draw_timeline
 from ottla.coordinator.journal import Cause, CauseKind, Rebalance, journal_key
 

@@ -1,0 +1,51 @@
+"""Consumer groups and their members, as a cluster lists and describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import BrokerNode, PartitionName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group as the list of groups shows it."""
+
+    group_id: str
+    #: offsets are committed under its name, but no member ever joined
+    is_simple: bool
+    #: Kafka's word, such as Stable
+    state: str
+    #: classic or consumer
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member of a group, and the partitions that are its own."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[PartitionName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group as its coordinator describes it."""
+
+    group_id: str
+    is_simple: bool
+    state: str
+    group_type: str
+    assignor: str | None
+    coordinator: BrokerNode
+    members: tuple[GroupMember, ...]
+
+    @property
+    def exists(self) -> bool:
+        # Coordinators describe a group that they do not know as a dead one.
+        return self.state != "Dead"
