@@ -217,8 +217,12 @@ def wait_for(find: Callable[[], Found]) -> Found:
 
 
 @pytest.fixture(scope="module")
-def source(bootstrap: str, leader: RegistryProcess) -> Iterator[Source]:
-    own = {"kafkastore.topic": "_schemas_source", "schema.registry.group.id": "source"}
+def source(bootstrap: str, leader: RegistryProcess, stores: Stores) -> Iterator[Source]:
+    directory = os.path.dirname(stores.truststore["ssl.truststore.location"])
+    own = {
+        "kafkastore.topic": "_schemas_source", "schema.registry.group.id": "source",
+        "exporter.files.directory": directory,
+    }  # fmt: skip
     with RegistryProcess(bootstrap, own) as running:
         yield Source(running, leader)
 
@@ -254,11 +258,13 @@ def test_exporter_says_why_it_cannot_log_in_and_shows_no_secret(source: Source, 
         assert "secret" not in text
 
 
-def test_exporter_with_a_file_that_cannot_be_used_is_refused(source: Source, tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
+def test_exporter_with_a_file_that_cannot_be_used_is_refused(source: Source, stores: Stores) -> None:
+    directory = Path(stores.truststore["ssl.truststore.location"]).parent / "unusable"
+    directory.mkdir()
+    fifo = directory / "fifo"
     os.mkfifo(fifo)
-    (tmp_path / "text").write_text("secret words")
-    for path in (tmp_path / "missing", tmp_path, fifo, tmp_path / "text"):
+    (directory / "text").write_text("secret words")
+    for path in (directory / "missing", directory, fifo, directory / "text", "/etc/passwd", "/etc/missing"):
         config = {"schema.registry.url": "https://127.0.0.1:1", "ssl.ca.location": str(path)}
         status, answer = source.registry.ask("POST", "/exporters", {"name": "refused", "config": config})
         assert (status, answer["error_code"]) == (409, 40951)

@@ -27,6 +27,8 @@ _TIMEOUT_S: Final = 10.0
 _FILE_BYTES_MAX: Final = 1 << 20
 #: below the time after which another instance becomes the leader
 _TURN_S: Final = 3.0
+#: properties that end with this name files
+_LOCATION: Final = ".location"
 _NOT_FOUND: Final = frozenset({40401, 40402})
 _REFERENCED: Final = 42206
 
@@ -35,19 +37,50 @@ class Conflict(ClientError):
     """The destination has another schema in the place of one that is to be copied, or is not a registry."""
 
 
-def connect(exporter: Exporter) -> SchemaRegistry:
-    """Return a client of the destination; no connection is opened yet. Raise PropertyRefused for a wrong property."""
+def connect(exporter: Exporter, files_directory: str = "") -> SchemaRegistry:
+    """Return a client of the destination; no connection is opened yet. Raise PropertyRefused for a wrong property.
+
+    Properties can name files below ``files_directory`` only, and none if it is empty.
+    """
     properties = {name: value for name, value in exporter.config.items() if name != URL}
     if any(is_sealed(properties[name]) for name in SECRETS & properties.keys()):
         raise PropertyRefused(
             "a secret of the exporter is encrypted; set password.encoder.secret to the text that it was encrypted "
             "with, or give the secret again"
         )
-    for name, path in properties.items():
-        # A user chooses the path. To read a named pipe would stop this process.
-        if name.endswith(".location") and not _is_small_file(path):
-            raise PropertyRefused(f"{name}: the registry's machine has no file of up to 1 MiB with this path")
+    for name in [name for name in properties if name.endswith(_LOCATION)]:
+        properties[name] = _allowed_file(name, properties[name], files_directory)
     return SchemaRegistry(exporter.config[URL], properties, timeout_s=_TIMEOUT_S)
+
+
+def _allowed_file(name: str, path: str, directory: str) -> str:
+    """Return the path of a small file below ``directory``. Raise PropertyRefused.
+
+    A user chooses the path, so that a key of the operator could be used, or the error could tell which files there are.
+    The answer for a path outside of the directory is the same whatever is there.
+    """
+    refused = PropertyRefused(
+        f"{name}: files must be below the directory of the registry's setting exporter.files.directory"
+        f"{'' if directory else ', which is not set'}; give the certificates as text instead, with ssl.ca.pem, "
+        "ssl.certificate.pem and ssl.key.pem"
+    )
+    if not directory or "\0" in path:
+        raise refused
+    # First by the text alone: no file outside of the directory is looked at. Then links must not lead out of it.
+    wanted = os.path.normpath(os.path.join(directory, path))
+    if not _is_below(wanted, os.path.normpath(directory)):
+        raise refused
+    root, found = os.path.realpath(directory), os.path.realpath(wanted)
+    if not _is_below(found, root):
+        raise refused
+    # To read a named pipe would stop this process.
+    if not _is_small_file(found):
+        raise PropertyRefused(f"{name}: the registry's machine has no file of up to 1 MiB with this path")
+    return found
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip(os.sep) + os.sep)
 
 
 def _is_small_file(path: str) -> bool:
@@ -62,11 +95,12 @@ class Destination:
     """The registry that one exporter copies to. Used by one thread at a time."""
 
     def __init__(
-        self, exporter: Exporter, client: SchemaRegistry | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, exporter: Exporter, client: SchemaRegistry | None = None, now: Callable[[], float] = time.monotonic, *,
+        files_directory: str = "",
+    ) -> None:  # fmt: skip
         self._now = now
         self._exporter = exporter
-        self._client = client or connect(exporter)
+        self._client = client or connect(exporter, files_directory)
         #: subjects of the destination that are known to be in mode IMPORT
         self._importing: set[str] = set()
         #: versions that others refer to and that are known to be copied

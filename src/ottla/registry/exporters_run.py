@@ -58,12 +58,15 @@ _T = TypeVar("_T")
 
 
 class ExporterSettings(NamedTuple):
-    """Which topics keep the exporters, how many there may be, and what their secrets are encrypted with."""
+    """Which topics keep the exporters, how many there may be, and what they may use."""
 
     config_topic: str = CONFIG_TOPIC_DEFAULT
     state_topic: str = STATE_TOPIC_DEFAULT
     exporters_max: int = EXPORTERS_MAX_DEFAULT
+    #: what their secrets are encrypted with
     box: SecretBox | None = None
+    #: where the files are that their properties may name; empty: they may name none
+    files_directory: str = ""
 
 
 class Exporters:
@@ -115,6 +118,18 @@ class Exporters:
                     log.warning("the progress of exporters was not saved: %s", error.message)
             self._term = 0
 
+    @property
+    def files_directory(self) -> str:
+        return self._settings.files_directory
+
+    def _checked(self, exporter: exporters.Exporter) -> exporters.Exporter:
+        """Return the exporter. Raise HttpError 40951 if its destination cannot be the address of a registry."""
+        try:
+            connect(exporter, self.files_directory)
+        except PropertyRefused as error:
+            raise errors.invalid_exporter_config(str(error)) from None
+        return exporter
+
     # Requests. All of them raise NotLeader if another instance is the leader.
 
     async def names(self) -> list[str]:
@@ -129,7 +144,7 @@ class Exporters:
 
     async def create(self, body: Json) -> str:
         """Create an exporter, which starts at once. Return its name."""
-        exporter = _checked(exporters.create(body, self._auto_context))
+        exporter = self._checked(exporters.create(body, self._auto_context))
         async with self._lock:
             await self._load()
             if exporter.name in self._entries:
@@ -149,7 +164,7 @@ class Exporters:
         def decide(entry: Entry) -> Entry:
             if entry.state is not ExporterState.PAUSED:
                 raise errors.exporter_not_paused(name)
-            exporter = _checked(exporters.update(entry.exporter, body, self._auto_context))
+            exporter = self._checked(exporters.update(entry.exporter, body, self._auto_context))
             return replace(entry, exporter=exporter)
 
         await self._change(name, decide)
@@ -427,7 +442,8 @@ class _Worker:
     async def _connect(self) -> Destination:
         if self._destination is not None:
             self._destination.close()
-        destination = self._destination = Destination(self._exporter)
+        files_directory = self._owner.files_directory
+        destination = self._destination = Destination(self._exporter, files_directory=files_directory)
         await self._call(destination.check)
         if self._owner.entry_of(self).state is ExporterState.STARTING:
             self._owner.note(self, state=ExporterState.RUNNING)
@@ -471,15 +487,6 @@ class _Worker:
 
     async def _call(self, work: Callable[[], _T]) -> _T:
         return await self._owner.in_thread(self.name, work)
-
-
-def _checked(exporter: exporters.Exporter) -> exporters.Exporter:
-    """Return the exporter. Raise HttpError 40951 if its destination cannot be the address of a registry."""
-    try:
-        connect(exporter)
-    except PropertyRefused as error:
-        raise errors.invalid_exporter_config(str(error)) from None
-    return exporter
 
 
 async def _outcome(work: Coroutine[Any, Any, None]) -> HttpError | None:

@@ -94,6 +94,11 @@ class RegistrySettings(WebSettings):
         "exporter.users", LIST, (), ANY,
         "The users who may create, change and delete exporters, which make the registry open connections; empty: all.",
     )  # fmt: skip
+    exporter_files_directory = Setting(
+        "exporter.files.directory", STRING, "", ANY,
+        "The directory of the files that properties of exporters may name (`ssl.ca.location` and others); empty: they "
+        "may name none.",
+    )  # fmt: skip
     password_encoder_secret = Setting(
         "password.encoder.secret", PASSWORD, "", ANY,
         "A text with which the secrets of exporters are encrypted in their topic; the same for all instances.",
@@ -156,8 +161,11 @@ def _exporters(
     settings, group = service.settings, service.settings.schema_registry_group_id
     topics = settings.exporter_config_topic, settings.exporter_state_topic
     box = SecretBox(settings.password_encoder_secret) if settings.password_encoder_secret else None
+    exporter_settings = ExporterSettings(
+        *topics, settings.exporter_max_exporters, box, settings.exporter_files_directory
+    )  # fmt: skip
     made = Exporters(
-        registry, where, ExporterSettings(*topics, settings.exporter_max_exporters, box), group=group,
+        registry, where, exporter_settings, group=group,
         auto_context=f".{group}-{cluster_id}".replace(":", "-"),
     )  # fmt: skip
     service.guard.metrics.sources.append(made.add_metrics)

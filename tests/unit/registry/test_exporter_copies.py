@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+import trustme
 from starlette.requests import Request
 from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
+from ottla.client.security import TLS_PROPERTIES
 from ottla.registry import exporters
 from ottla.registry.answers import version_json
 from ottla.registry.exporters import Entry, Exporter, ExporterState, Task, changes_in, tasks_of
@@ -29,6 +32,7 @@ from ottla.web.authentication import Identity
 
 AUTO = ".here"
 URL = {"schema.registry.url": "http://127.0.0.1:1"}
+AUTHORITY = trustme.CA(key_type=trustme.KeyType.ECDSA)
 
 
 def make(**members: Any) -> Exporter:
@@ -190,6 +194,53 @@ def test_secrets_are_encrypted_in_the_topic() -> None:
             connect(loaded)
         stored = Entry(loaded).definition_record("g", other).value
         assert stored == record.value  # not encrypted twice
+
+
+FILE_PROPERTIES = [name for name in TLS_PROPERTIES if name.endswith(".location")]
+
+
+def refusal(path: Path | str, directory: Path | str = "", name: str = "ssl.ca.location") -> str:
+    """Return why an exporter cannot name a file."""
+    config = {"schema.registry.url": "https://127.0.0.1:1", f"schema.registry.{name}": str(path)}
+    with pytest.raises(PropertyRefused) as refused:
+        connect(make(config=config), str(directory))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", FILE_PROPERTIES)
+@pytest.mark.parametrize("has_directory", [False, True])
+def test_files_outside_of_the_directory_of_exporters_are_refused_whether_they_exist_or_not(
+    tmp_path: Path, name: str, has_directory: bool
+) -> None:
+    (allowed := tmp_path / "files").mkdir()
+    (tmp_path / "files2").mkdir()
+    for file in (tmp_path / "secret.pem", tmp_path / "files2" / "secret.pem"):
+        file.write_bytes(AUTHORITY.cert_pem.bytes())
+    (allowed / "link.pem").symlink_to(tmp_path / "secret.pem")
+    (allowed / "dangling.pem").symlink_to(tmp_path / "missing.pem")
+    paths = (
+        "secret.pem", "missing.pem", "files2/secret.pem", "files2/missing.pem", "files/../secret.pem", "files", "",
+        "files/link.pem", "files/dangling.pem", "files/\0",
+    )  # fmt: skip
+    directory = allowed if has_directory else ""
+    refusals = {refusal(f"{tmp_path}/{path}", directory, name) for path in paths}
+    refusals |= {refusal(path, directory, name) for path in ("../secret.pem", "../missing.pem", "/etc/passwd", ".", "")}
+    assert len(refusals) == 1
+    assert "exporter.files.directory" in refusals.pop()
+
+
+@pytest.mark.parametrize("path", ["ca.pem", "{directory}/ca.pem", "{directory}/sub/../linked.pem"])
+def test_files_in_the_directory_of_exporters_can_be_used(tmp_path: Path, path: str) -> None:
+    (tmp_path / "ca.pem").write_bytes(AUTHORITY.cert_pem.bytes())
+    (tmp_path / "linked.pem").symlink_to("ca.pem")
+    config = {"schema.registry.url": "https://127.0.0.1:1", "ssl.ca.location": path.format(directory=tmp_path)}
+    connect(make(config=config), str(tmp_path)).close()
+    assert "no file" in refusal("missing.pem", tmp_path)
+
+
+def test_certificates_in_the_configuration_need_no_directory() -> None:
+    config = {"schema.registry.url": "https://127.0.0.1:1", "ssl.ca.pem": AUTHORITY.cert_pem.bytes().decode()}
+    connect(make(config=config)).close()
 
 
 def test_only_listed_users_change_exporters() -> None:
