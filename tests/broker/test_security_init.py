@@ -78,6 +78,23 @@ def test_certificate_is_the_identity_on_the_other_listener(broker: SecureBroker)
     assert "t" not in AdminClient(broker.with_certificate("alice")).list_topics(timeout=WAIT_S).topics
 
 
+def test_consume_needs_the_right_to_read_the_topic_and_no_group(broker: SecureBroker) -> None:
+    client = AdminClient(broker.with_password())
+    client.create_topics([NewTopic("read", 1, 1)])["read"].result(WAIT_S)
+    producer = Producer(broker.with_password())
+    for number in range(3):
+        producer.produce("read", b"%d" % number)
+    assert producer.flush(WAIT_S) == 0
+    admin = ("--command-config", str(broker.directory / "client.properties"), "-b", f"localhost:{broker.ports[0]}")
+    ottla("acl", "add", "--topic", "read", "--operation", "Read", "--allow-principal", "User:reader", *admin)
+    ottla("cert", "issue", "reader", "--data", str(broker.directory))
+    settings = broker.with_certificate("reader")
+    words = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    assert ottla("consume", "read", "--exit", "--timeout", str(WAIT_S), *words) == "0\n1\n2\n"
+    refused = CliRunner().invoke(main, ["produce", "read", *words], input="x", prog_name="ottla")
+    assert refused.exit_code == 1 and "the user needs an ACL" in refused.stderr
+
+
 def test_renewed_certificate_is_used_without_a_restart(broker: SecureBroker) -> None:
     def serial() -> object:
         context = ssl.create_default_context(cafile=str(broker.directory / "tls" / "ca.pem"))

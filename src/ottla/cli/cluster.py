@@ -77,6 +77,12 @@ _COORDINATOR_AWAY = {
     KafkaError.NOT_COORDINATOR,
 }
 _REFUSED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
+#: what a client without the rights may not use
+_FORBIDDEN = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "cluster, or to write to the topic",
+}
 _UNSUPPORTED = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
 
 Scope = Literal["topic", "broker"]
@@ -598,13 +604,22 @@ class Writer:
 
     def poll(self, timeout_s: float) -> None:
         """Run the callbacks of records that were delivered or have failed. Waits at most 0.1 s for the first."""
-        with interrupts.deferred():
+        with interrupts.deferred(), _fatal_errors():
             self._producer.poll(min(timeout_s, _CALL_S_MAX))
 
     def flush(self, timeout_s: float) -> int:
         """Wait at most 0.1 s for the records that were not acknowledged yet, and return how many are left."""
-        with interrupts.deferred():
+        with interrupts.deferred(), _fatal_errors():
             return self._producer.flush(min(timeout_s, _CALL_S_MAX))
+
+
+@contextmanager
+def _fatal_errors() -> Iterator[None]:
+    """Raise an error after which a producer cannot go on as `Failure`."""
+    try:
+        yield
+    except KafkaException as exception:
+        raise failure_of(exception.args[0], "the producer stops") from None
 
 
 class Reader:
@@ -627,14 +642,19 @@ class Reader:
                 return [], {}
             messages = [first, *self._consumer.consume(count_max - 1, 0)] if count_max > 1 else [first]
         ends = {}
+        has_errors = False
         for message in messages:
             error = message.error()
             if error is None:
                 continue
+            has_errors = True
+            if _concerns_group(message):
+                continue
             if error.code() != KafkaError._PARTITION_EOF:
-                raise failure_of(error, f"{message.topic()}-{message.partition()}", message.topic())
+                subject = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+                raise failure_of(error, subject, message.topic())
             ends[PartitionName(str(message.topic()), _known(message.partition()))] = _known(message.offset())
-        return ([m for m in messages if m.error() is None] if ends else messages), ends
+        return ([message for message in messages if message.error() is None] if has_errors else messages), ends
 
     def pause(self, name: PartitionName) -> None:
         self._consumer.pause([TopicPartition(*name)])
@@ -664,6 +684,9 @@ def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Fai
         return outages.no_leader(subject)
     if code in _REFUSED:
         return Failure(f"the broker refused this client: {text}; set security.* and sasl.* with -X")
+    if code in _FORBIDDEN:
+        what = _FORBIDDEN[code]
+        return Failure(f"{subject}: {text}; the user needs an ACL for the {what}: 'ottla acl add --help' shows how")
     if code in _UNSUPPORTED:
         return Failure(f"the broker cannot do this: {text}")
     if code == KafkaError._INVALID_ARG and "configuration property" in text:
@@ -753,6 +776,16 @@ def _unless_set(defaults: Mapping[str, Any], connection: Connection) -> dict[str
 
 def _none_if_negative(number: int | None) -> int | None:
     return None if number is None or number < 0 else number
+
+
+def _concerns_group(message: Message) -> bool:
+    """Return whether this is an error of the consumer's group, which a reader of assigned partitions does not use.
+
+    librdkafka wants a group.id and looks for its coordinator, also if it reads without a group.
+    """
+    error = message.error()
+    codes = {KafkaError.GROUP_AUTHORIZATION_FAILED, *_COORDINATOR_AWAY}
+    return error is not None and message.topic() is None and error.code() in codes
 
 
 def _known(number: int | None) -> int:

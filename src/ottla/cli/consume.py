@@ -112,7 +112,7 @@ def command(
     connection: Connection,
     output: str,
 ) -> None:
-    """Print records, without joining a group.
+    """Print records, without joining a group. The user needs the right Read on the topics, and none on a group.
 
     Reads from the beginning and waits for new records until Ctrl-C. On a terminal, control characters in the
     data are shown as escapes; a pipe or a file gets the unchanged bytes.

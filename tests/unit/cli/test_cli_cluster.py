@@ -216,6 +216,38 @@ def test_the_reader_raises_every_other_error() -> None:
         reader.read(100, 1)
 
 
+@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.COORDINATOR_NOT_AVAILABLE])
+def test_the_reader_needs_no_group(code: int) -> None:
+    record = Message(topic="t", partition=0, offset=4, value=b"v")
+    of_group = Message(error=KafkaError(code, "FindCoordinator response error"))
+    reader = Reader(FakeConsumer(of_group, record, of_group))  # type: ignore[arg-type]
+    assert reader.read(100, 1) == ([record], {})
+    of_topic = Message(topic="t", partition=0, error=KafkaError(code, "no"))
+    with pytest.raises(Failure, match=r"^t-0: no"):
+        Reader(FakeConsumer(of_topic)).read(100, 1)  # type: ignore[arg-type]
+
+
+def test_an_error_without_a_partition_is_the_clusters() -> None:
+    refused = Message(error=KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no"))
+    reader = Reader(FakeConsumer(refused))  # type: ignore[arg-type]
+    with pytest.raises(Failure, match=r"^the cluster: no; the user needs an ACL for the cluster"):
+        reader.read(100, 1)
+
+
+class StoppedProducer:
+    def fail(self, timeout: float) -> int:
+        raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no producer id", fatal=True))
+
+    poll = flush = fail
+
+
+@pytest.mark.parametrize("verb", ["poll", "flush"])
+def test_a_fatal_error_of_the_writer_is_a_failure_with_advice(verb: str) -> None:
+    writer = Writer(StoppedProducer())  # type: ignore[arg-type]
+    with pytest.raises(Failure, match=r"the producer stops: no producer id; the user needs an ACL .*'ottla acl add"):
+        getattr(writer, verb)(1)
+
+
 class FullProducer:
     """Refuses until it was polled."""
 
