@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")"
 REGISTRY=${REGISTRY:-http://127.0.0.1:8081}
 REST=${REST:-http://127.0.0.1:8082}
-TOPIC=${TOPIC:-orders}
+TOPIC=${TOPIC:-sales}
 SUBJECT=$TOPIC-value
 JSON='application/json'
 

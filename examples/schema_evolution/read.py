@@ -17,7 +17,7 @@ from fastavro.read import SchemaResolutionError
 
 BOOTSTRAP = os.environ.get("OTTLA_BOOTSTRAP_SERVER", "127.0.0.1:9092")
 REGISTRY = os.environ.get("REGISTRY", "http://127.0.0.1:8081")
-TOPIC = os.environ.get("TOPIC", "orders")
+TOPIC = os.environ.get("TOPIC", "sales")
 VERSIONS = (1, 2, 3, 4, 5)
 
 

@@ -21,7 +21,7 @@ class RegistryProcess:
         client: httpx.Client | None = None, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """``client`` sends the requests, with its credentials and certificates."""
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._scheme = scheme
         self._environment = dict(environment or {})
         self._settings = dict(settings or {})
@@ -34,7 +34,7 @@ class RegistryProcess:
     def start(self) -> Self:
         """Start the process and return when it answers; a restart uses the same port."""
         command = [
-            sys.executable, "-m", "ottla", "registry", "--bootstrap", self._bootstrap, "--listen",
+            sys.executable, "-m", "ottla", "registry", "--bootstrap", self.bootstrap, "--listen",
             f"{self._scheme}://127.0.0.1:{self._port}",
             *(f"-X{name}={value}" for name, value in self._settings.items()),
         ]  # fmt: skip

@@ -23,18 +23,16 @@ pytestmark = [
 
 def test_commands_of_the_page_produce_and_copy_records(rest: RestClient) -> None:
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    blocks = [text for language, text in fenced if not language]
-    script = "".join(blocks[1:]).replace("URL=http://127.0.0.1:8082", f"URL={rest.url}")
+    install, start, *blocks = [text for language, text in fenced if language == "sh"]
+    assert "pip install" in install and start.startswith("ottla up ")
+    script = "".join(blocks).replace("URL=http://127.0.0.1:8082", f"URL={rest.url}")
     # The stream that waits for new records ends by itself here.
-    script = script.replace("follow=true", "follow=true&offset=earliest&limit=1").replace(
-        "| python ", f"| {sys.executable} "
-    )
-    rest.create_topic("copy", partitions=2)
+    script = script.replace("follow=true", "follow=true&limit=1").replace("| python3 ", f"| {sys.executable} ")
     done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in re.findall(r"^\{.*\}$", done.stdout.replace("}{", "}\n{"), re.MULTILINE)]
     read = [line["value"]["data"] for line in lines if "data" in (line.get("value") or {})]
     assert read == [{"id": 1}] * 3
-    assert [json.loads(line)["value"]["data"] for line in rest.get("topics/copy/records").text.splitlines()] == [
-        {"id": 1}
-    ]
+    assert [
+        json.loads(line)["value"]["data"] for line in rest.get("topics/readings-copy/records").text.splitlines()
+    ] == [{"id": 1}]

@@ -1,18 +1,23 @@
-"""`ottla schema` against a registry."""
+"""`ottla schema` against a registry, and the commands of docs/operations/registry.md."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from edge_broker import edge_broker
+from edge_broker import IS_KAFKA, edge_broker
 from registry_process import RegistryProcess
 
 from ottla.cli.main import main
 
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "registry.md"
 FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "sum", "type": "double", "default": 0.0}]}  # type: ignore[misc]
 THIRD = {**FIRST, "fields": [{"name": "other", "type": "string"}]}
@@ -81,3 +86,56 @@ def test_registry_that_does_not_answer_is_named() -> None:
     result = CliRunner().invoke(main, ["schema", "list", "--registry", "http://127.0.0.1:1"], prog_name="ottla")
     assert result.exit_code == 4
     assert "ottla registry" in result.output
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_commands_of_the_registry_page_run_in_their_order(
+    registry: RegistryProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OTTLA_REGISTRY", registry.url)
+    monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", registry.bootstrap)
+    printed = {}
+    for command in _commands_of_the_registry_page():
+        assert not (code := _run_command(command, registry, printed)) or command.startswith("echo 'no schema'"), (
+            command, code, printed[command],
+        )  # fmt: skip
+    ends = {end: text for command, text in printed.items() for end in ("versions/latest", "users -s avro -e")
+            if command.endswith(end)}  # fmt: skip
+    assert json.loads(ends["versions/latest"])["subject"] == "parcels-value"
+    assert ends["users -s avro -e"] == '{"name":"Ann","age":{"int":31}}\n{"name":"Bob","age":null}\n'
+    refused = [command for command, text in printed.items() if '"error_code"' in text]
+    assert len(refused) == 1 and "40901" in printed[refused[0]]
+    if not IS_KAFKA:
+        assert "Broker failed to validate record" in printed["echo 'no schema' | ottla produce parcels"]
+
+
+def _commands_of_the_registry_page() -> Iterator[str]:
+    """Yield the commands of the second terminal."""
+    headings = ["Try it", "Records on the command line", "Associations of topics and subjects"]
+    headings += [] if IS_KAFKA else ["Validation in the broker"]
+    for heading in headings:
+        (section,) = re.findall(rf"^## {heading}\n(.*?)^## ", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        text = "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
+        # A command ends where its quotes are closed and no backslash continues it.
+        command = ""
+        for line in text.splitlines(keepends=True):
+            command += line
+            if command.count("'") % 2 == 0 and not line.endswith("\\\n"):
+                if not command.startswith("ottla up"):
+                    yield command.strip()
+                command = ""
+
+
+def _run_command(command: str, registry: RegistryProcess, printed: dict[str, str]) -> int:
+    """Run a command and note what it prints. Return its exit code. Only the address differs from the page."""
+    text = command.replace("http://127.0.0.1:8081", registry.url)
+    piped = re.fullmatch(r"(?:echo '([^']*)' \| )?ottla (.+)", text)
+    if piped is None:
+        done = subprocess.run(["bash", "-euc", text], capture_output=True, text=True, timeout=60)
+        printed[command] = done.stdout + done.stderr
+        return done.returncode
+    lines = None if piped[1] is None else f"{piped[1]}\n"
+    result = CliRunner().invoke(main, shlex.split(piped[2]), input=lines, prog_name="ottla")
+    printed[command] = result.stdout if result.exit_code == 0 else result.output
+    return result.exit_code

@@ -30,7 +30,7 @@ DEADLINE_S = 120
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The variables that the scripts read, for the processes of the page's first command on free ports."""
-    first = _blocks()[0].split()
+    first = _blocks()[1].split()
     assert first[:3] == ["ottla", "up", "--data"]
     data = tmp_path_factory.mktemp("evolution")
     process = subprocess.Popen(
@@ -52,7 +52,7 @@ def _blocks() -> list[str]:
 
 
 def test_commands_of_the_page_print_what_it_shows(addresses: dict[str, str]) -> None:
-    _, *rest = _blocks()
+    _install, _start, *rest = _blocks()
     assert len(rest) == 6
     for command, shown in zip(rest[::2], rest[1::2], strict=True):
         done = subprocess.run(
@@ -74,9 +74,9 @@ def _check_table_of_readers(shown: str, registry: str) -> None:
     rows = re.findall(r"^version (\d)  ((?:yes|no).*)$", shown, re.MULTILINE)
     assert len(rows) == 5
     with httpx.Client(base_url=registry, timeout=DEADLINE_S) as client:
-        client.put("/config/orders-value", json={"compatibility": "BACKWARD"})
+        client.put("/config/sales-value", json={"compatibility": "BACKWARD"})
         for version, cells in rows:
             for reader, cell in enumerate(cells.split(), 1):
                 text = (SCHEMAS / f"order-{reader}.avsc").read_text()
-                answer = client.post(f"/compatibility/subjects/orders-value/versions/{version}", json={"schema": text})
+                answer = client.post(f"/compatibility/subjects/sales-value/versions/{version}", json={"schema": text})
                 assert answer.json() == {"is_compatible": cell == "yes"}, (version, reader)

@@ -6,6 +6,7 @@ the newest and with the minimum versions.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from extras_check import CHECKS, EXTRAS, Environment, check_help
 from extras_environment import closure, linked, minimum_versions
 
 from ottla.cli import service_options
+
+#: projects that are on PyPI
+OTHER_PROJECTS = ("confluent-kafka",)
 
 
 @pytest.mark.broker
@@ -45,3 +49,15 @@ def test_services_ask_for_packages_that_their_extra_has(tmp_path: Path) -> None:
 def test_each_requirement_has_one_minimum_version(extra: str) -> None:
     assert len(minimum_versions(extra)) == len({line.partition("==")[0] for line in minimum_versions(extra)})
     assert all("==" in line for line in minimum_versions(extra))
+
+
+def test_documented_commands_install_extras_that_exist() -> None:
+    """Ottla is not on PyPI, so `pip install ottla[edge]` would find nothing."""
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "src").rglob("*.py")]
+    found = {page: re.findall(r"\bpip install (?:-\S+ )*'?(\S*?)\[([\w,]+)\]", page.read_text()) for page in pages}
+    for page, commands in found.items():
+        for project, extras in commands:
+            assert project in (".", "PATH_OF_THE_CHECKOUT") or project in OTHER_PROJECTS, page
+            assert project in OTHER_PROJECTS or set(extras.split(",")) <= set(EXTRAS), page
+    assert any(found.values())
