@@ -1,4 +1,4 @@
-"""A limit for messages that clients cause, so that no client can fill the log."""
+"""A limit for messages that clients or retries cause, so that neither can fill the log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ _OTHER_KINDS = "messages of further kinds"
 
 
 class LogLimit(logging.Filter):
-    """Admits a bounded number of messages of each kind per minute. The next one tells how many were left out.
+    """Limits messages of the level ``from_level`` and above. A critical message is always logged.
+
+    It admits a bounded number of messages of each kind per minute. The next one tells how many were left out.
 
     log = logging.getLogger(__name__)
     log.addFilter(LogLimit())
     """
 
-    def __init__(self, per_minute_max: int = PER_MINUTE_MAX) -> None:
+    def __init__(self, per_minute_max: int = PER_MINUTE_MAX, *, from_level: int = logging.NOTSET) -> None:
         super().__init__()
+        self._from_level = from_level
         self._per_minute_max = per_minute_max
         self._minute = -1
         #: messages of this minute by kind, logged or not
@@ -31,6 +34,8 @@ class LogLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log a message."""
+        if not self._from_level <= record.levelno < logging.CRITICAL:
+            return True
         minute, text = int(record.created // 60), str(record.msg)
         if minute != self._minute:
             self._begin(minute)

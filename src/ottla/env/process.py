@@ -32,10 +32,12 @@ def read_settings_file(path: str) -> str:
 def log_to_stderr(level: str) -> None:
     """Log one line for each event, and the exceptions that end threads with their tracebacks.
 
-    The event loop logs failures that no code took. Their number is limited, because a client may cause them.
+    Warnings and errors of each kind are limited per minute, because whatever is tried again may fail each time. The
+    event loop logs failures that no code took. Their number is limited, because a client may cause them.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.addFilter(LogLimit(from_level=logging.WARNING))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     loop = logging.getLogger("asyncio")
     if not any(isinstance(each, LogLimit) for each in loop.filters):

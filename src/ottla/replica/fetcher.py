@@ -182,7 +182,7 @@ class ReplicaFetchers:
 class _Followed:
     """A partition that is copied from one leader in one leader epoch."""
 
-    __slots__ = ("first_request", "is_truncating", "key", "leader_epoch", "partition", "retry", "sent")
+    __slots__ = ("failure", "first_request", "is_truncating", "key", "leader_epoch", "partition", "retry", "sent")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -196,6 +196,8 @@ class _Followed:
         self.retry: asyncio.TimerHandle | None = None
         #: until the log is truncated and that is synced
         self.is_truncating = False
+        #: what was last logged of it; empty after a reply that was taken
+        self.failure = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -245,6 +247,8 @@ class LeaderFetcher:
         self._reopen: asyncio.TimerHandle | None = None
         self._timeout: asyncio.TimerHandle | None = None
         self._is_reachable = True
+        #: what was last logged of replies that could not be used; empty after one that could
+        self._refusal = ""
         self._is_closed = False
         self._is_armed = False
         #: no fetch was sent on this connection, or the session is lost
@@ -510,17 +514,18 @@ class LeaderFetcher:
         try:
             parsed = parse_reply(reply.result())
         except WireError as error:
-            log.error("reply of a leader is malformed endpoint=%s error=%s", self.endpoint, error)
+            self._log_refusal(f"the reply is malformed: {error}")
             connection.close()
             return
         if parsed.error_code:
             if is_full or parsed.error_code not in _SESSION_ERRORS:
-                log.warning("leader refuses fetches endpoint=%s error=%d", self.endpoint, parsed.error_code)
+                self._log_refusal(f"error code {parsed.error_code}")
                 connection.close()
                 return
             self._end_session()
             self._is_new = True
         else:
+            self._refusal = ""
             is_taken = False
             try:
                 self._take(parsed.rows, number)
@@ -535,6 +540,12 @@ class LeaderFetcher:
                 self._end_session()  # the leader has no room for a session, or all its partitions were forgotten
         self._send()
 
+    def _log_refusal(self, reason: str) -> None:
+        """Log why fetches fail, once for a reason: they are sent again several times a second."""
+        if reason != self._refusal:
+            self._refusal = reason
+            log.error("fetches from a leader fail and are repeated endpoint=%s error=%s", self.endpoint, reason)
+
     def _take(self, rows: list[FetchedRow], number: int) -> None:
         """Handle the rows of a reply to request ``number``."""
         taken: list[tuple[_Followed, FetchedRow]] = []
@@ -543,6 +554,7 @@ class LeaderFetcher:
             if followed is None or followed.first_request is None or number < followed.first_request:
                 continue
             if followed.is_current and self._append(followed, row):
+                followed.failure = ""
                 taken.append((followed, row))
         for followed, row in taken:
             self._complete(followed, row)
@@ -653,10 +665,17 @@ class LeaderFetcher:
                 self._request_truncation(followed, request)
                 return
             # The leader does not know our last epoch. It may have lost its data: ours must not be deleted.
-            log.error("log is not within that of its leader, nothing is copied partition=%s", partition.name)
+            self._log_failure(followed, "the log is not within that of its leader")
         soon = code == ErrorCode.UNKNOWN_LEADER_EPOCH
         self._back_off(followed, _RETRY_SOON_S if soon else RETRY_S)
 
     def _fail(self, followed: _Followed, error: Exception, delay_s: float) -> None:
-        log.warning("records of the leader are not stored partition=%s error=%s", followed.partition.name, error)
+        self._log_failure(followed, str(error))
         self._back_off(followed, delay_s)
+
+    @staticmethod
+    def _log_failure(followed: _Followed, reason: str) -> None:
+        """Log why nothing is copied, once for a reason: it is tried again several times a second."""
+        if reason != followed.failure:
+            followed.failure = reason
+            log.error("records of the leader are not copied partition=%s error=%s", followed.partition.name, reason)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 from ottla.broker import authentication, dispatch, listeners
 from ottla.broker.apis import configs, groups, topics
 from ottla.env import metrics_server
-from ottla.env.log_limit import LogLimit
+from ottla.env.log_limit import PER_MINUTE_MAX, LogLimit
 from ottla.env.process import log_to_stderr
 from ottla.net import connection, server, tls
 
@@ -18,7 +20,8 @@ def logged(*messages: tuple[int, str, int]) -> list[str]:
     """Return those of the messages that a limit of three per minute admits: minute, text, argument."""
     limit, admitted = LogLimit(3), []
     for minute, text, argument in messages:
-        record = logging.makeLogRecord({"msg": text, "args": (argument,), "created": 30.0 + 60 * minute})
+        fields = {"msg": text, "args": (argument,), "created": 30.0 + 60 * minute, "levelno": logging.WARNING}
+        record = logging.makeLogRecord(fields)
         if limit.filter(record):
             admitted.append(record.getMessage())
     return admitted
@@ -58,13 +61,37 @@ def test_kinds_are_limited_too() -> None:
     assert len(logged(*many)) <= 1_000 + 3
 
 
-def test_event_loop_has_a_limit() -> None:
-    before = logging.getLogger().handlers[:], logging.getLogger().level
-    loop = logging.getLogger("asyncio")
+@pytest.fixture
+def process_log() -> Iterator[None]:
+    """The log of a process of Ottla. What it was before is restored."""
+    root, loop = logging.getLogger(), logging.getLogger("asyncio")
+    before = root.handlers[:], root.level
     try:
         for _ in range(2):
             log_to_stderr("info")
-        assert [type(each) for each in loop.filters] == [LogLimit]
+        yield
     finally:
         loop.filters.clear()
-        logging.getLogger().handlers[:], logging.getLogger().level = before
+        root.handlers[:], root.level = before
+
+
+@pytest.mark.usefixtures("process_log")
+def test_event_loop_has_a_limit() -> None:
+    assert [type(each) for each in logging.getLogger("asyncio").filters] == [LogLimit]
+
+
+@pytest.mark.usefixtures("process_log")
+def test_warnings_of_all_modules_have_a_limit_and_events_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """A retry without a limit of its own does not fill the log."""
+    (handler,) = (each for each in logging.getLogger().handlers if any(isinstance(f, LogLimit) for f in each.filters))
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(sys.stderr)
+    log = logging.getLogger("ottla.module.without.a.limit")
+    for number in range(3 * PER_MINUTE_MAX):
+        log.info("event number=%d", number)
+        log.warning("retry failed number=%d", number)
+        log.critical("directory is offline number=%d", number)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("event" in line for line in lines) == sum("offline" in line for line in lines) == 3 * PER_MINUTE_MAX
+    # The test may begin in one minute and end in the next one.
+    assert PER_MINUTE_MAX <= sum("retry failed" in line for line in lines) <= 2 * PER_MINUTE_MAX

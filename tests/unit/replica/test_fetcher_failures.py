@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from ottla.model.errors import ErrorCode, StorageError
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.replica import fetcher
-from ottla.replica.fetcher import ReplicaFetchers
+from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers
 from ottla.replica.partition import Role
 
 
@@ -58,3 +59,60 @@ def test_connection_to_a_leader_is_opened_again_after_an_unexpected_exception(
 
     asyncio.run(scenario())
     assert "Traceback" in caplog.text and "setsockopt" in caplog.text
+
+
+class _NoConnection:
+    """Opens no connection."""
+
+    async def open(self, endpoint: Endpoint) -> Any:
+        await asyncio.Future()
+
+
+def test_failure_that_is_repeated_is_logged_once_until_records_are_copied_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        clients: Any = _NoConnection()
+        replicas: Any = SimpleNamespace(
+            write_fetched=lambda partition: None, sync_fetched=lambda partition: None,
+            follow_log_start=lambda partition, offset: None,
+        )  # fmt: skip
+        clock: Any = SimpleNamespace(wall_ms=lambda: 0)
+        fetchers = ReplicaFetchers(
+            loop=asyncio.get_running_loop(), clients=clients, replicas=replicas, clock=clock, broker_id=1,
+            broker_epoch=lambda: 1, settings=lambda: None,  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        partition: Any = _Partition()
+        partition.offline, partition.follow_high_watermark = False, lambda offset: None
+        partition.log = SimpleNamespace(log_start_offset=3, log_end_offset=9)
+        endpoint = Endpoint("PLAINTEXT", "localhost", 9092)
+        fetchers.follow(partition, endpoint)
+        of_leader: LeaderFetcher = fetchers._fetchers[endpoint]
+        (followed,) = of_leader._followed.values()
+        followed.first_request = 1
+        refused: Any = SimpleNamespace(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
+        taken: Any = SimpleNamespace(
+            error_code=0, diverging=None, records=b"", high_watermark=0, log_start_offset=0,
+            topic_id=partition.topic_id, partition=0,
+        )  # fmt: skip
+
+        def lines() -> int:
+            return sum("not copied" in record.message for record in caplog.records)
+
+        for _ in range(1000):
+            of_leader._handle_error(followed, refused)
+        assert lines() == 1
+        for _ in range(1000):
+            of_leader._fail(followed, StorageError("the disk is full"), 1.0)
+        assert lines() == 2, "another reason is logged"
+        followed.first_request = 1
+        of_leader._take([taken], 1)
+        of_leader._fail(followed, StorageError("the disk is full"), 1.0)
+        assert lines() == 3, "it is logged again after records were copied"
+        for _ in range(1000):
+            of_leader._log_refusal("error code 31")
+        assert sum("fetches from a leader fail" in record.message for record in caplog.records) == 1
+        fetchers.stop()
+        await fetchers.tasks.stop()
+
+    asyncio.run(scenario())
