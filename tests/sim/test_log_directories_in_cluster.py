@@ -26,6 +26,8 @@ from sim_script import append, append_until, configure, create_topic, play, star
 from sim_world import World
 
 from ottla.cluster.view import NO_LEADER
+from ottla.log.store import RECOVERY_POINTS
+from ottla.testing.history import Place
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 
@@ -255,11 +257,30 @@ def test_log_that_an_older_copy_of_its_directory_lacks_is_lost() -> None:
     play(script, settings=TWO_DIRS, has_topic=False)
 
 
+async def _with_recovery_point(world: World) -> Place:
+    """Return a partition with several segments, after the checkpoints were written."""
+    config = {"min.insync.replicas": "1", "segment.bytes": "100"}
+    (place,) = await create_topic(world, "t", **config)
+    for value in VALUES:
+        await append_until(Client(world, f"producer-{value}"), place, [value])
+    await until_complete(world, [place])
+    await asyncio.sleep(61)
+    assert b"t 0 2" in (world.hosts[3].disk.read_file(f"/data/{RECOVERY_POINTS}") or b"")
+    return place
+
+
 @pytest.mark.parametrize("damage", ["topic id", "topic id, and a killed start", "folder, and a killed start"])
-def test_log_whose_folder_was_damaged_after_a_clean_stop_is_lost(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", ["clean stop", "kill"])
+def test_log_whose_folder_was_damaged_is_lost(damage: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clean stop file, or the recovery point, proves that the log had synced records."""
+
     async def script(world: World) -> None:
-        (place,) = await written(world, partitions=1)
-        await stop(world, *BROKERS)
+        place = await _with_recovery_point(world)
+        if end == "clean stop":
+            await stop(world, *BROKERS)
+        else:
+            await stop_others(world, place)
+            world.hosts[3].kill("process")
         disk = world.hosts[3].disk
         if damage.startswith("folder"):
             disk.remove_tree("/data/t-0")
@@ -268,5 +289,20 @@ def test_log_whose_folder_was_damaged_after_a_clean_stop_is_lost(damage: str, mo
         if damage.endswith("killed start"):
             await start_killed(world, 3, monkeypatch)
         await start_with_lost(world, place)
+
+    play(script, has_topic=False)
+
+
+def test_recovery_point_of_an_earlier_topic_does_not_prove_that_a_log_had_records() -> None:
+    async def script(world: World) -> None:
+        place = await _with_recovery_point(world)
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout=3000)
+        assert [row.error_code for row in (await Client(world, "admin").ask(request, 6)).responses] == [0]
+        await create_topic(world, "t", **{"min.insync.replicas": "1"})
+        await stop_others(world, place)
+        world.hosts[3].kill("process")
+        assert b"t 0 2" in (world.hosts[3].disk.read_file(f"/data/{RECOVERY_POINTS}") or b"")
+        await start(world, 3)
+        await until(lambda: state_of(world, place).leader == 3)
 
     play(script, has_topic=False)

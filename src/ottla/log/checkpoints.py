@@ -16,6 +16,7 @@ from ottla.model.types import TopicPartition
 log = logging.getLogger(__name__)
 
 CLEAN_STOP = ".kafka_cleanshutdown"
+TOPIC_IDS = "recovery-point-topic-ids"
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -26,11 +27,15 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 def parse_offsets(data: bytes | None) -> dict[TopicPartition, int]:
     """Return the offsets in a checkpoint. Raise ValueError or IndexError if it is damaged."""
+    return {name: int(offset) for name, offset in _parse_rows(data)}
+
+
+def _parse_rows(data: bytes | None) -> list[tuple[TopicPartition, str]]:
     lines = (data or b"0\n0\n").decode().split("\n")
     if lines[0] != "0" or len(lines) != int(lines[1]) + 3 or lines[-1]:
         raise ValueError("the checkpoint is incomplete")
     rows = [line.split() for line in lines[2:-1]]
-    return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    return [(TopicPartition(topic, int(partition)), value) for topic, partition, value in rows]
 
 
 def read_offsets(disk: Disk, path: str, file: str) -> dict[TopicPartition, int]:
@@ -40,6 +45,27 @@ def read_offsets(disk: Disk, path: str, file: str) -> dict[TopicPartition, int]:
     except (ValueError, IndexError, OSError) as error:
         # Without a recovery point, recovery reads more segments but loses no records.
         log.warning("ignoring a damaged checkpoint path=%s error=%s", os.path.join(path, file), error)
+        return {}
+
+
+def write_topic_ids(disk: Disk, path: str, ids: Mapping[TopicPartition, str], *, sync: bool) -> None:
+    """Write the ids of the topics whose logs have recovery points in the checkpoint of a directory. Raise WriteFailed.
+
+    The checkpoint may name the log of an earlier topic with the same name. With the ids, its offset proves that a log
+    which is missing had synced records.
+    """
+    lines = [f"{name.topic} {name.partition} {topic_id}" for name, topic_id in ids.items()]
+    content = "\n".join(["0", str(len(lines)), *lines, ""])
+    disk.write_file(os.path.join(path, TOPIC_IDS), content.encode(), sync=sync)
+
+
+def read_topic_ids(disk: Disk, path: str) -> dict[TopicPartition, str]:
+    """Return the topic ids that `write_topic_ids` wrote; nothing if the file is damaged or missing."""
+    data = read_derived_file(disk, os.path.join(path, TOPIC_IDS))
+    try:
+        return dict(_parse_rows(data))
+    except (ValueError, IndexError):
+        log.warning("ignoring a damaged checkpoint path=%s", os.path.join(path, TOPIC_IDS))
         return {}
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from threading import Lock
+from typing import NamedTuple
 
 from ottla.env.disk import Disk
 from ottla.log.log import Log
 from ottla.log.log_starts import LogStarts
+from ottla.log.recovery import CleanStop
 from ottla.model.errors import StartError
 from ottla.model.types import TopicPartition
 
@@ -26,6 +28,17 @@ class CheckpointedOffsets:
     start: int | None
     high_watermark: int | None
     cleaner: int | None
+
+
+class Missing(NamedTuple):
+    """A log whose folder is missing although it had synced records."""
+
+    directory: LogDir
+    name: TopicPartition
+    #: its entry in the clean stop file; None if the last stop was not clean
+    clean: CleanStop | None
+    #: counts only without such an entry
+    recovery_point: int | None = None
 
 
 class DirContent(IntEnum):
@@ -69,6 +82,8 @@ class LogDir:
         self.high_watermarks: dict[TopicPartition, int] = {}
         #: the largest offset that a checkpoint on disk may hold for each partition; no entry if that is 0
         self.checkpointed: dict[TopicPartition, int] = {}
+        #: the topic ids of the logs that have recovery points, as they are on disk; None if that is not known
+        self.topic_ids_written: dict[TopicPartition, str] | None = None
         #: the offset below which each log was compacted
         self.cleaner_offsets: dict[TopicPartition, int] = {}
         #: contents of the cleaner's checkpoint on disk; None if it cannot be read
@@ -83,6 +98,11 @@ class LogDir:
         for name, offset in offsets.items():
             if offset > known.get(name, 0):
                 known[name] = offset
+
+    def forget(self, name: TopicPartition) -> None:
+        """The log of this partition is not in this directory."""
+        for known in (self.logs, self.unreadable, self.high_watermarks, self.cleaner_offsets):
+            known.pop(name, None)
 
 
 def read_meta(disk: Disk, path: str) -> dict[str, str]:

@@ -12,9 +12,10 @@ import logging
 import os
 import re
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain, count
 
-from ottla.env.disk import NO_ROOM, Disk, WriteFailed
+from ottla.env.disk import NO_ROOM, Disk, WriteFailed, read_derived_file
 from ottla.model.settings import TopicSettings
 from ottla.model.types import TopicPartition, topic_id_text
 
@@ -91,3 +92,42 @@ def set_aside(disk: Disk, path: str, folder: str, word: str) -> None:
     disk.rename(os.path.join(path, folder), aside)
     # Before a new folder gets the name: a power failure must not bring back this one in its place.
     disk.fsync_dir(path)
+
+
+class Owner(Enum):
+    """The topic to which a folder belongs."""
+
+    TOPIC = "the topic with this name"
+    #: the folder has no id, and is used because no other replica has the log
+    ASSUMED = "probably the topic with this name"
+    #: the folder was set aside
+    EARLIER_TOPIC = "an earlier topic with this name"
+    #: the folder has no id, and was set aside
+    NOT_KNOWN = "not known"
+
+
+def check_topic_id(disk: Disk, path: str, folder: str, spec: PartitionSpec) -> Owner:
+    """Return the owner of a folder of the log directory ``path``. Set the folder aside if it is not the topic's.
+
+    Raise OSError if the file of a replicated log cannot be read: the log is then offline.
+    """
+    file = os.path.join(path, folder, METADATA)
+    found = topic_id_in(disk.read_file(file) if spec.replicated else read_derived_file(disk, file))
+    if found == topic_id_text(spec.topic_id):
+        return Owner.TOPIC
+    if found is not None:
+        set_aside(disk, path, folder, found)
+        return Owner.EARLIER_TOPIC
+    if spec.replicated:
+        set_aside(disk, path, folder, "unidentified")
+        log.error(
+            "folder without a complete topic id is not used, the log is copied from other replicas; if they lack "
+            "its records, stop the broker, write the topic id into %s and rename the folder back path=%s", METADATA,
+            os.path.dirname(file),
+        )  # fmt: skip
+        return Owner.NOT_KNOWN
+    log.error(
+        "folder has no topic id, its log is used because no other replica has it; if the topic was deleted and "
+        "created again, stop the broker and move the folder away path=%s", os.path.dirname(file),
+    )  # fmt: skip
+    return Owner.ASSUMED

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.env.advice import directory_advice
-from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed, read_derived_file
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
 from ottla.env.tasks import Threads
 from ottla.log.checkpoints import (
     CLEAN_STOP,
@@ -35,18 +35,21 @@ from ottla.log.checkpoints import (
     parse_offsets,
     read_clean_stop,
     read_offsets,
+    read_topic_ids,
     write_clean_stop,
+    write_topic_ids,
 )
-from ottla.log.directories import CheckpointedOffsets, LogDir, abandon_files, write_meta
+from ottla.log.directories import CheckpointedOffsets, DirContent, LogDir, Missing, abandon_files, write_meta
 from ottla.log.duplicates import choose_duplicates
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.folders import (
     METADATA,
+    Owner,
     PartitionSpec,
+    check_topic_id,
     complete_topic_id,
     partition_of,
     set_aside,
-    topic_id_in,
     write_topic_id,
 )
 from ottla.log.log import Log
@@ -167,22 +170,21 @@ class LogStore:
         """
         high_watermarks: dict[TopicPartition, int] = {}
         dir_of_duplicate = self._choose_duplicates(specs)
-        missing: list[tuple[LogDir, str, CleanStop]] = []
+        missing: list[Missing] = []
         for directory in self.usable_dirs():
             try:
                 missing += self._load_directory(directory, specs, dir_of_duplicate)
             except OSError as error:
                 self.set_unusable(directory, error)
             high_watermarks |= directory.high_watermarks
-        for directory, folder, end in missing:
-            name = partition_of(folder)
+        for each in missing:
             # It is in another directory if a start that set the folder aside was interrupted.
-            if directory.offline or name is None or name in self.logs or (spec := specs.get(name)) is None:
+            if each.directory.offline or each.name in self.logs or (spec := specs.get(each.name)) is None:
                 continue
             try:
-                self._open_lost(directory, folder, spec, end)
+                self._open_lost(each, spec)
             except OSError as error:
-                self.set_unusable(directory, error)
+                self.set_unusable(each.directory, error)
         unusable = next((each for each in self.dirs if each.offline), None)
         for name, spec in specs.items():
             if name in self.logs:
@@ -198,8 +200,8 @@ class LogStore:
     def _load_directory(
         self, directory: LogDir, specs: Mapping[TopicPartition, PartitionSpec],
         dir_of_duplicate: Mapping[TopicPartition, str],
-    ) -> list[tuple[LogDir, str, CleanStop]]:  # fmt: skip
-        """Open the logs of a directory. Return those that its clean stop file names and whose folders are missing."""
+    ) -> list[Missing]:  # fmt: skip
+        """Open the logs of a directory. Return those whose folders are missing although they had synced records."""
         path = directory.path
         for file in self._disk.listdir(path):
             if file.endswith(".tmp"):
@@ -238,7 +240,15 @@ class LogStore:
             # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
             self.write_cleaner_offsets(directory)
         # A folder that was set aside is not lost: its batches are not those of the partition.
-        return [(directory, folder, end) for folder, end in (clean or {}).items() if folder not in folders]
+        if clean is not None:
+            names = ((partition_of(folder), end) for folder, end in clean.items() if folder not in folders)
+            return [Missing(directory, name, end) for name, end in names if name is not None]
+        return [
+            Missing(directory, name, None, recovery_points[name])
+            for name, topic_id in read_topic_ids(self._disk, path).items()
+            if recovery_points.get(name) and str(name) not in folders and directory.content is DirContent.CURRENT
+            and name in specs and topic_id_text(specs[name].topic_id) == topic_id
+        ]  # fmt: skip
 
     def begin_writing(self) -> None:
         """Prepare for appends, when the metadata store knows which of the loaded logs are lost. Raise OSError."""
@@ -278,7 +288,10 @@ class LogStore:
         path = os.path.join(directory.path, folder)
         self._topic_ids[spec.name] = spec.topic_id
         try:
-            if (has_id := self._check_topic_id(directory, folder, spec)) is None:
+            owner = check_topic_id(self._disk, directory.path, folder, spec)
+            if owner is Owner.NOT_KNOWN and (directory.has_clean_stop or offsets.recovery_point):
+                self.lost.add(spec.name)  # the file was damaged, and the log may have had records
+            if owner is Owner.NOT_KNOWN or owner is Owner.EARLIER_TOPIC:
                 return
             opened = self._add(directory, open_log(
                 self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=offsets.recovery_point or 0,
@@ -295,44 +308,24 @@ class LogStore:
             if offsets.cleaner:
                 directory.cleaner_offsets[spec.name] = offsets.cleaner
             return
-        if not has_id:
+        if owner is Owner.ASSUMED:
             complete_topic_id(self._disk, path, spec.topic_id)
         if opened.first_dirty_offset:
             directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
 
-    def _open_lost(self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop) -> None:
-        """Open a log whose folder was lost since the clean stop: its topic exists, so the broker did not delete it."""
-        self._make_folder(directory, spec)
-        no_offsets = CheckpointedOffsets(recovery_point=None, start=None, high_watermark=None, cleaner=0)
-        self._open(directory, folder, spec, clean, no_offsets)
+    def _open_lost(self, missing: Missing, spec: PartitionSpec) -> None:
+        """Open a log whose folder was lost: its topic exists, so the broker did not delete it.
 
-    def _check_topic_id(self, directory: LogDir, folder: str, spec: PartitionSpec) -> bool | None:
-        """Return whether the folder has the id of the topic. Set it aside and return None if it is not the topic's.
-
-        Raise OSError if the file of a replicated log cannot be read: the log is then offline.
+        The checkpoints stay: a start that is interrupted now must find the same again.
         """
-        file = os.path.join(directory.path, folder, METADATA)
-        found = topic_id_in(self._disk.read_file(file) if spec.replicated else read_derived_file(self._disk, file))
-        if found == topic_id_text(spec.topic_id):
-            return True
-        if found is not None:
-            set_aside(self._disk, directory.path, folder, found)
-        elif spec.replicated:
-            set_aside(self._disk, directory.path, folder, "unidentified")
-            if directory.has_clean_stop:
-                self.lost.add(spec.name)  # the file was damaged, and the log may have had records
-            log.error(
-                "folder without a complete topic id is not used, the log is copied from other replicas; if they lack "
-                "its records, stop the broker, write the topic id into %s and rename the folder back path=%s", METADATA,
-                os.path.dirname(file),
-            )  # fmt: skip
-        else:
-            log.error(
-                "folder has no topic id, its log is used because no other replica has it; if the topic was deleted and "
-                "created again, stop the broker and move the folder away path=%s", os.path.dirname(file),
-            )  # fmt: skip
-            return False
-        return None
+        directory, name = missing.directory, missing.name
+        for offsets in (directory.cleaner_offsets, directory.high_watermarks):
+            offsets.pop(name, None)
+        self._write_folder(os.path.join(directory.path, str(name)), spec)
+        no_offsets = CheckpointedOffsets(
+            recovery_point=missing.recovery_point, start=None, high_watermark=None, cleaner=0
+        )  # fmt: skip
+        self._open(directory, str(name), spec, missing.clean, no_offsets)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
@@ -429,6 +422,9 @@ class LogStore:
         if spec.name in directory.checkpointed:
             # Remove the offsets of an earlier topic with this name: recovery would apply them to the new one.
             self._write_offsets(directory, sync=True)
+        self._write_folder(folder, spec)
+
+    def _write_folder(self, folder: str, spec: PartitionSpec) -> None:
         self._disk.makedirs(folder)
         write_topic_id(self._disk, folder, spec.topic_id, sync=False)  # the first sync of the log syncs it
 
@@ -509,7 +505,7 @@ class LogStore:
                 set_aside(self._disk, target.path, str(name), "earlier")
             self._disk.rename(copy.directory, path)
         except OSError:
-            _forget(target, name)
+            target.forget(name)
             raise
         try:
             self._disk.fsync_dir(target.path)
@@ -518,11 +514,11 @@ class LogStore:
             # Only now is the log gone, also after a power failure. Nothing was appended since the copy was complete.
             self._disk.fsync_dir(source.path)
         except OSError as error:
-            _forget(target, name)
+            target.forget(name)
             current.failure = f"the log was moved to {path} in part: {error}"
             raise
         future.rename_to(path)
-        _forget(source, name)
+        source.forget(name)
         abandon_files(current)
         if current.make_folder is None:
             self._remove_folder(removed)
@@ -663,6 +659,11 @@ class LogStore:
         marks = directory.high_watermarks
         for offsets in (points, starts, marks):
             directory.note_checkpointed(offsets)
+        ids = {name: topic_id_text(self._topic_ids[name]) for name in points if name in self._topic_ids}
+        if ids != directory.topic_ids_written:
+            # Before the recovery points: they prove only for a log of the same topic that it had records.
+            write_topic_ids(self._disk, directory.path, ids, sync=sync)
+            directory.topic_ids_written = ids
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
         if sync:
             directory.starts.write(starts, partial(self._write_checkpoint, directory, START_OFFSETS, sync=True))
@@ -774,14 +775,6 @@ class LogStore:
             if directory.lock_fd is not None:
                 self._disk.close(directory.lock_fd)
                 directory.lock_fd = None
-
-
-def _forget(directory: LogDir, name: TopicPartition) -> None:
-    """The log of this partition is not in this directory."""
-    directory.logs.pop(name, None)
-    directory.unreadable.pop(name, None)
-    directory.high_watermarks.pop(name, None)
-    directory.cleaner_offsets.pop(name, None)
 
 
 def _flush(of: Log) -> None:
