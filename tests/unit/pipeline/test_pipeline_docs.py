@@ -13,8 +13,10 @@ import pytest
 
 import generate_pipeline_docs
 import ottla.pipeline
+from ottla.pipeline.flow_tests import FlowTestReader, check_flow_tests
 from ottla.pipeline.keys import SECTIONS
-from ottla.pipeline.load import parse
+from ottla.pipeline.load import find_beside, load, parse, read_beside
+from ottla.pipeline.problems import Problems
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
@@ -45,6 +47,25 @@ def test_whole_files_in_the_page_are_good() -> None:
     assert examples()
     for text in examples():
         parse(text.encode(), "pipelines.md", lambda name: b"")
+
+
+def test_tests_in_the_page_are_for_the_project_in_the_page(tmp_path: Path) -> None:
+    """The names in the example of a test are those of the project that the section before it shows."""
+    (project,) = [text for text in examples() if "environments:" in text]
+    (declared,) = [
+        text for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S) if text.startswith("tests:")
+    ]
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pipeline.yaml").write_text(project)
+    (tmp_path / "tests" / "orders.yaml").write_text(declared)
+    top, problems = str(tmp_path / "pipeline.yaml"), Problems()
+    tests = FlowTestReader(top, problems, read_beside(top), find_beside(top)).read()
+    declaration = load(top)
+    check_flow_tests(tests, declaration, problems)
+    assert not list(problems)
+    expectations = {one.name for test in tests for one in declaration.flows[test.flow].expectations}
+    causes = re.findall(r"_cause: ([^,}]+)", declared)
+    assert causes and set(causes) <= expectations
 
 
 @pytest.mark.parametrize("name", PURE)
