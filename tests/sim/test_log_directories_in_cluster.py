@@ -32,7 +32,9 @@ from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicSt
 
 
 @pytest.mark.parametrize("change", ["removed from log.dirs", "not mounted"])
-def test_last_broker_without_a_log_directory_leads_only_what_it_has(change: str) -> None:
+def test_last_broker_without_a_log_directory_leads_only_what_it_has(
+    change: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """All brokers stop cleanly. The last one starts first, without its second directory."""
 
     async def script(world: World) -> None:
@@ -47,6 +49,9 @@ def test_last_broker_without_a_log_directory_leads_only_what_it_has(change: str)
         await start(world, 3)
         await until(lambda: all(state_of(world, place).leader == 3 for place in kept))
         assert all(state_of(world, place).leader == NO_LEADER for place in lost)
+        assert "log directories of the last run are missing: /data2. " in caplog.text
+        assert "logs are lost: " in caplog.text
+        assert f"partitions=2 first={min(f'{place.topic}-{place.partition}' for place in lost)}" in caplog.text
         await start(world, 1, 2)
         await until_complete(world, places)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from ottla.broker.incarnation import next_dirs, run_number, write_runs
+from ottla.broker.incarnation import next_dirs, paths_by_id, run_number, write_runs
 from ottla.broker.services import Services
 from ottla.cluster.decide import load_view
 from ottla.cluster.leadership import mark_offline
@@ -79,7 +79,7 @@ class FailedDirectories:
                 self._write_runs(each, self._dirs.run, run, fail)
             used = [each for each in used if not each.offline]
             unusable = [*self._dirs.unusable, *(each.directory_id for each in failed)]
-            dirs = next_dirs(self._dirs, [each.directory_id for each in used], run, unusable)
+            dirs = next_dirs(self._dirs, paths_by_id(self._log_store, used), run, unusable)
             await self._registration.write_dirs(dirs)
             self._dirs, self._runs = dirs, self._runs + 1
             for each in failed:

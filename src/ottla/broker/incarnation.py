@@ -43,7 +43,7 @@ from zlib import crc32
 
 from ottla.cluster.view import RegisteredDirs
 from ottla.env.disk import Disk
-from ottla.log.directories import DirContent
+from ottla.log.directories import DirContent, LogDir
 from ottla.log.store import LogStore
 
 FILE_NAME = "incarnation.json"
@@ -167,13 +167,26 @@ def _recognised_by(directory: DirectoryRuns, registered: RegisteredDirs) -> str:
 
 
 def next_dirs(
-    registered: RegisteredDirs | None, present: Sequence[str], run: str, unusable: Sequence[str] = ()
+    registered: RegisteredDirs | None, present: Mapping[str, str], run: str, unusable: Sequence[str] = ()
 ) -> RegisteredDirs:  # fmt: skip
-    """Return what the store has to know when a run uses the directories with the ids ``present``.
+    """Return what the store has to know when a run uses the directories ``present``: their paths by their ids.
 
     ``unusable`` are the missing ids, if a directory of ``log.dirs`` cannot be used.
     """
     before = registered.last_runs if registered is not None else {}
     absent = [(each, its_run) for each, its_run in before.items() if each not in present and each not in unusable]
     awaited = {each: before[each] for each in unusable}
-    return RegisteredDirs(run, dict(absent[-_ABSENT_MAX:]) | awaited | dict.fromkeys(present, run), tuple(unusable))
+    last_runs = dict(absent[-_ABSENT_MAX:]) | awaited | dict.fromkeys(present, run)
+    known = {**(registered.paths if registered is not None else {}), **present}
+    paths = {each: known[each] for each in last_runs if each in known}
+    return RegisteredDirs(run, last_runs, tuple(unusable), paths)
+
+
+def paths_by_id(store: LogStore, directories: Sequence[LogDir]) -> dict[str, str]:
+    """Return the absolute paths of log directories by their ids."""
+    return {each.directory_id: store.absolute_path(each) for each in directories}
+
+
+def path_text(registered: RegisteredDirs, directory_id: str) -> str:
+    """Return the path at which a directory was last used, for messages; its id if the path is not known."""
+    return registered.paths.get(directory_id) or f"the directory with directory.id={directory_id}"

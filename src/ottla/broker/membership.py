@@ -18,7 +18,15 @@ from functools import partial
 
 from ottla.broker.contacts import Contacts
 from ottla.broker.failed_directories import FailedDirectories
-from ottla.broker.incarnation import Comparison, compare_usable, next_dirs, run_number, write_runs
+from ottla.broker.incarnation import (
+    Comparison,
+    compare_usable,
+    next_dirs,
+    path_text,
+    paths_by_id,
+    run_number,
+    write_runs,
+)
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
 from ottla.broker.services import Services
@@ -154,17 +162,17 @@ class Membership:
             runs = {run_number(last.last_runs[each]) for each in compared.missing}
             self._unusable_run = runs.pop() if len(runs) == 1 else self._last_run
         await self.registration.begin_run(last)
-        if compared.missing and is_complete:
+        if last is not None and compared.missing and is_complete:
             log.error(
-                "log directories of the last run are missing, partitions whose logs were there have no log until it is "
-                "copied from another replica; if the directories exist, add them to log.dirs again and restart "
-                "directory_ids=%s partitions=%d first=%s", ",".join(compared.missing), len(self._log_store.created),
-                min(map(str, self._log_store.created), default="-"),
+                "log directories of the last run are missing: %s. Partitions whose logs were there have no log until "
+                "it is copied from another replica. If the directories exist, add them to log.dirs again and restart "
+                "partitions=%d first=%s", ", ".join(path_text(last, each) for each in compared.missing),
+                len(self._log_store.created), min(map(str, self._log_store.created), default="-"),
             )  # fmt: skip
         if unclean := self._unclean_ends(compared, is_first_run=last is None):
             await self._mark_unclean(unclean)
         unusable = () if is_complete else compared.missing
-        dirs = next_dirs(last, [each.directory_id for each in used], run, unusable)
+        dirs = next_dirs(last, paths_by_id(store, used), run, unusable)
         await self.registration.write_dirs(dirs)
         self._failed_dirs.begin(dirs, used)
         store.begin_writing()
@@ -234,9 +242,7 @@ class Membership:
             ends.setdefault(name.topic, {})[name.partition] = end
             if name not in self._log_store.created and not directory.offline:
                 runs.setdefault(name.topic, {})[name.partition] = directory.run
-        lost = sum(end.end_offset == LOG_LOST for end in unclean.values())
-        log.warning("logs may lack records of the last run: unclean=%d lost=%d", len(unclean), lost)
-
+        _report_unclean(unclean)
         opened = {name: topic.topic_id for name, topic in services.view.topics.items()}
 
         def mark(topic: TopicView) -> TopicView | None:
@@ -571,3 +577,23 @@ def _log_end(broker_id: int, of: Log, *, is_lost: bool) -> LogEnd:
     if of.failure is not None:
         return LogEnd(broker_id, -1, LOG_OFFLINE)
     return LogEnd(broker_id, of.epochs.epoch_at(of.log_end_offset - 1), of.log_end_offset)
+
+
+def _report_unclean(unclean: Mapping[TopicPartition, LogEnd]) -> None:
+    """Log which logs may lack records, why, and what to do."""
+    lost = [str(name) for name, end in unclean.items() if end.end_offset == LOG_LOST]
+    shorter = [str(name) for name, end in unclean.items() if end.end_offset >= 0]
+    if shorter:
+        log.warning(
+            "the broker or a log directory was not stopped cleanly, so logs may lack their last records. Other "
+            "replicas lead these partitions until this one has copied what it lacks. Do nothing unless "
+            "'ottla cluster status' still shows partitions without a leader: then start the other brokers "
+            "partitions=%d first=%s", len(shorter), min(shorter),
+        )  # fmt: skip
+    if lost:
+        log.error(
+            "logs are lost: their folders or their log directory are missing, damaged or an older copy. They are "
+            "copied from other replicas, and do not lead before. If 'ottla cluster status' shows partitions without a "
+            "leader, stop this broker, put the directory back and start it again, or start the other brokers "
+            "partitions=%d first=%s", len(lost), min(lost),
+        )  # fmt: skip

@@ -148,10 +148,10 @@ class Registration:
         return await self._store.get(registered_path(self._id))
 
     def _registered_json(self, dirs: RegisteredDirs | None) -> bytes:
-        run, last_runs, unusable = dirs if dirs is not None else (None, None, ())
+        run, last_runs, unusable, paths = dirs if dirs is not None else (None, None, (), None)
         return registered_json(
             self._incarnation, self._endpoints(), self._rack, log_dirs_run=run, log_dirs=last_runs,
-            log_dirs_unusable=unusable,
+            log_dirs_unusable=unusable, log_dirs_paths=paths,
         )  # fmt: skip
 
     def _started_twice(self) -> StartError:

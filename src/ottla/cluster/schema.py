@@ -175,6 +175,7 @@ def broker_json(
 def registered_json(
     incarnation: bytes, endpoints: Sequence[Endpoint] = (), rack: str | None = None, *,
     log_dirs_run: str | None = None, log_dirs: Mapping[str, str] | None = None, log_dirs_unusable: Sequence[str] = (),
+    log_dirs_paths: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
     """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start.
 
@@ -188,6 +189,8 @@ def registered_json(
         value |= {"log_dirs_run": log_dirs_run, "log_dirs": dict(log_dirs or {})}
     if log_dirs_unusable:
         value["log_dirs_unusable"] = list(log_dirs_unusable)
+    if log_dirs_paths:
+        value["log_dirs_paths"] = dict(log_dirs_paths)
     return to_json(value)
 
 

@@ -204,6 +204,8 @@ class RegisteredDirs(NamedTuple):
     last_runs: Mapping[str, str]
     #: ids of directories that this run could not use, and in whose place it created no logs
     unusable: tuple[str, ...] = ()
+    #: by directory id: its absolute path when it was last used; earlier releases wrote none
+    paths: Mapping[str, str] = {}
 
 
 class ControllerView(NamedTuple):
@@ -358,7 +360,8 @@ def registered_dirs_of(value: bytes) -> RegisteredDirs:
     data = json.loads(value)
     dirs = {str(each): str(run) for each, run in data.get("log_dirs", {}).items()}
     run = str(data["log_dirs_run"] if "log_dirs_run" in data else data["incarnation"])
-    return RegisteredDirs(run, dirs, tuple(map(str, data.get("log_dirs_unusable", ()))))
+    paths = {str(each): str(path) for each, path in data.get("log_dirs_paths", {}).items()}
+    return RegisteredDirs(run, dirs, tuple(map(str, data.get("log_dirs_unusable", ()))), paths)
 
 
 def _metric_name(topic: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.incarnation import DirectoryRuns, compare, next_dirs, read_runs, write_runs
+from ottla.broker.incarnation import DirectoryRuns, compare, next_dirs, path_text, read_runs, write_runs
 from ottla.cluster.view import RegisteredDirs
 from ottla.log.directories import DirContent
 from ottla.testing.disk import MemoryDisk
@@ -10,6 +10,7 @@ from ottla.testing.disk import MemoryDisk
 CURRENT, AWAITED, RETURNED, UNKNOWN = (
     DirContent.CURRENT, DirContent.AWAITED, DirContent.RETURNED, DirContent.UNKNOWN,
 )  # fmt: skip
+PATHS = {"A": "/a", "B": "/b"}
 A2, B1 = DirectoryRuns("A", ("run2",)), DirectoryRuns("B", ("run1",))
 
 
@@ -38,29 +39,37 @@ def test_directories_of_an_earlier_release_are_recognised_by_the_incarnation() -
 
 
 def test_store_keeps_the_last_run_of_absent_directories() -> None:
-    first = next_dirs(None, ["A", "B"], "run1")
-    second = next_dirs(first, ["A"], "run2")
-    assert second == RegisteredDirs("run2", {"A": "run2", "B": "run1"})
+    first = next_dirs(None, {"A": "/a", "B": "/b"}, "run1")
+    second = next_dirs(first, {"A": "/a"}, "run2")
+    assert second == RegisteredDirs("run2", {"A": "run2", "B": "run1"}, (), PATHS)
     assert compare({"/a": DirectoryRuns("A", ("run2",))}, second).missing == []
-    assert len(next_dirs(RegisteredDirs("x", {str(n): "x" for n in range(500)}), ["A"], "run3").last_runs) == 101
+    assert len(next_dirs(RegisteredDirs("x", {str(n): "x" for n in range(500)}), {"A": "/a"}, "run3").last_runs) == 101
+
+
+def test_store_keeps_the_path_at_which_a_directory_was_last_used() -> None:
+    first = next_dirs(None, {"A": "/a", "B": "/b"}, "run1")
+    second = next_dirs(first, {"A": "/mnt/a"}, "run2")
+    assert second.paths == {"A": "/mnt/a", "B": "/b"}
+    assert path_text(second, "B") == "/b"
+    assert path_text(RegisteredDirs("run1", {"B": "run1"}), "B") == "the directory with directory.id=B"
 
 
 def test_unusable_directory_is_awaited_until_a_start_can_use_all_directories() -> None:
-    first = next_dirs(None, ["A", "B"], "run1")
-    second = next_dirs(first, ["A"], "run2", ["B"])
-    assert second == RegisteredDirs("run2", {"B": "run1", "A": "run2"}, ("B",))
+    first = next_dirs(None, {"A": "/a", "B": "/b"}, "run1")
+    second = next_dirs(first, {"A": "/a"}, "run2", ["B"])
+    assert second == RegisteredDirs("run2", {"B": "run1", "A": "run2"}, ("B",), PATHS)
     assert compare({"/a": A2, "/b": B1}, second).contents == {"/a": CURRENT, "/b": AWAITED}
     assert compare({"/a": A2}, second).missing == ["B"], "removed from log.dirs, or still unusable"
     assert compare({"/a": A2, "/b": DirectoryRuns("C", ())}, second).missing == ["B"], "replaced by an empty disk"
-    third = next_dirs(second, ["A"], "run3", ["B"])
-    assert third == RegisteredDirs("run3", {"B": "run1", "A": "run3"}, ("B",))
-    given_up = next_dirs(third, ["A"], "run4")
-    assert given_up == RegisteredDirs("run4", {"B": "run1", "A": "run4"})
+    third = next_dirs(second, {"A": "/a"}, "run3", ["B"])
+    assert third == RegisteredDirs("run3", {"B": "run1", "A": "run3"}, ("B",), PATHS)
+    given_up = next_dirs(third, {"A": "/a"}, "run4")
+    assert given_up == RegisteredDirs("run4", {"B": "run1", "A": "run4"}, (), PATHS)
     assert compare({"/b": B1}, given_up).contents == {"/b": RETURNED}
 
 
 def test_directory_that_failed_after_the_number_of_a_run_was_written_to_it_is_not_of_that_run() -> None:
-    second = next_dirs(next_dirs(None, ["A", "B"], "run1"), ["A"], "run2", ["B"])
+    second = next_dirs(next_dirs(None, {"A": "/a", "B": "/b"}, "run1"), {"A": "/a"}, "run2", ["B"])
     both = DirectoryRuns("B", ("run1", "run2"))
     assert compare({"/a": A2, "/b": both}, second).contents == {"/a": CURRENT, "/b": AWAITED}
     unknown = DirectoryRuns("C", ("run2",))

@@ -112,7 +112,7 @@ def test_each_run_replaces_the_incarnation_and_keeps_the_directories_until_it_wr
         first = registration(place, store, b"1")
         await first.begin_run(None)
         assert dirs_of_last_run(await node()) == RegisteredDirs(b"1".hex(), {})
-        written = RegisteredDirs(b"1".hex(), {"B": b"0".hex(), "A": b"1".hex()}, ("B",))
+        written = RegisteredDirs(b"1".hex(), {"B": b"0".hex(), "A": b"1".hex()}, ("B",), {"A": "/a", "B": "/b"})
         await first.write_dirs(written)
         last = dirs_of_last_run(await node())
         assert last == written
