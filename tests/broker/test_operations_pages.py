@@ -121,22 +121,28 @@ def test_commands_that_check_a_deployment_succeed(tmp_path: Path) -> None:
 def test_commands_of_the_security_page_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     broker: SecureBroker | None = None
+    printed: dict[str, str] = {}
     headings = ("A secure broker", "Users and ACLs", "Certificates", "Check")
     try:
         for line in (line for heading in headings for line in lines("security.md", heading)):
-            words = shlex.split(line)
-            if words[:2] == ["ottla", "broker"]:
+            if line.startswith("ottla broker "):
                 broker = SecureBroker(tmp_path / "secure", has_files=True)
                 client = tmp_path / "secure" / "client.properties"
                 client.write_text(client.read_text().replace("localhost:0", f"localhost:{broker.ports[0]}"))
-            elif words[0] == "ottla":
+            elif command := re.fullmatch(r"(?:echo '([^']*)' \| )?ottla (.+)", line):
+                words = shlex.split(command[2])
                 # The page has the default ports.
-                words += ["--port", "0"] if words[1:3] == ["security", "init"] else []
-                result = CliRunner().invoke(main, words[1:], prog_name="ottla")
+                words += ["--port", "0"] if words[:2] == ["security", "init"] else []
+                lines_in = None if command[1] is None else f"{command[1]}\n"
+                result = CliRunner().invoke(main, words, input=lines_in, prog_name="ottla")
                 assert result.exit_code == 0, f"{line}\n{result.output}"
+                printed[line] = result.output
             else:
-                subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True, timeout=60)
-        assert broker is not None and (tmp_path / "secure" / "tls" / "bob.pem").exists()
+                port = 0 if broker is None else broker.ports[1]
+                text = line.replace("localhost:9093", f"localhost:{port}")
+                subprocess.run(["bash", "-euo", "pipefail", "-c", text], check=True, timeout=60)
+        assert "an order\n" in printed["ottla consume orders --exit --command-config alice.properties"]
+        assert "PARTITIONS  3" in printed["ottla topic describe orders --command-config bob.properties"]
     finally:
         if broker is not None:
             broker.close()
