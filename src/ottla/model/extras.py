@@ -32,8 +32,13 @@ def extra_of(module: str | None) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs Ottla with an extra into this environment, in a checkout: it is not on PyPI."""
-    return f"{_pip()} install -e '.[{extra}]'"
+    """Return the command that installs Ottla with an extra into this environment, in a checkout: it is not on PyPI.
+
+    An environment that uses the files of a checkout keeps doing so (`-e`), one with a copy gets a copy: a broker that
+    runs as a service may not be able to read the checkout.
+    """
+    option = "" if __file__.startswith(os.path.join(sys.prefix, "")) else "-e "
+    return f"{_pip()} install {option}'.[{extra}]'"
 
 
 def missing(package: str, extra: str) -> str:

@@ -59,7 +59,7 @@ def test_each_package_of_an_extra_is_known_by_its_module() -> None:
     assert not unknown, {name: found[name] for name in unknown}
 
 
-def test_command_uses_the_pip_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_for_the_environment_and_keeps_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip, python = tmp_path / "bin" / "pip", tmp_path / "bin" / "python"
     pip.parent.mkdir()
     pip.write_text("#!/bin/sh\n")
@@ -69,3 +69,5 @@ def test_command_uses_the_pip_of_its_environment(tmp_path: Path, monkeypatch: py
     assert extras.install_command("edge") == "pip install -e '.[edge]'"
     monkeypatch.setenv("PATH", "/nowhere")
     assert extras.install_command("edge") == f"{python} -m pip install -e '.[edge]'"
+    monkeypatch.setattr(sys, "prefix", str(ROOT))
+    assert extras.install_command("edge") == f"{python} -m pip install '.[edge]'"
