@@ -469,14 +469,41 @@ def load_producers(disk: Disk, directory: str, segments: list[Segment], end_offs
 def replay_segments(producers: Producers, segments: list[Segment], start: int, end: int) -> list[EndedTransaction]:
     """Apply the batches from ``start`` to ``end`` to ``producers``. Return the transactions aborted in them."""
     aborted: list[EndedTransaction] = []
+    for segment, position, header in _headers(segments, start, end):
+        batch = segment.batch(position, header) if header.attributes & CONTROL else b""
+        if (ended := producers.replay(header, batch)) is not None:
+            aborted.append(ended)
+    return aborted
+
+
+def read_ended(
+    disk: Disk, directory: str, segments: list[Segment], high_watermark: int, end: int
+) -> list[EndedTransaction]:
+    """Return the transactions of a log whose markers are at or above the high watermark and below ``end``.
+
+    Snapshots have the open transactions only, and the transaction indexes the aborted ones only. So if there is such a
+    marker, the batches are replayed, from a snapshot below the high watermark on. Raise OSError or CorruptMessage.
+    """
+    if not any(header.attributes & CONTROL for _, _, header in _headers(segments, high_watermark, end)):
+        return []
+    producers, replay_from = load_snapshot(disk, directory, high_watermark)
+    ended = []
+    for segment, position, header in _headers(segments, replay_from, end):
+        batch = segment.batch(position, header) if header.attributes & CONTROL else b""
+        began = producers.open.get(header.producer_id) if batch else None
+        producers.replay(header, batch)
+        if began is not None and header.base_offset >= high_watermark and header.producer_id not in producers.open:
+            ended.append(EndedTransaction(header.producer_id, began, header.base_offset, began))
+    return ended
+
+
+def _headers(segments: list[Segment], start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """Yield the batches from the one that has offset ``start`` to the offset ``end``."""
     for segment in segments[max(bisect_right(segments, start, key=_base_offset) - 1, 0) :]:
         for position, header in segment.headers(segment.position_of(start)):
             if header.base_offset >= end:
-                return aborted
-            batch = segment.batch(position, header) if header.attributes & CONTROL else b""
-            if (ended := producers.replay(header, batch)) is not None:
-                aborted.append(ended)
-    return aborted
+                return
+            yield segment, position, header
 
 
 def _base_offset(segment: Segment) -> int:

@@ -33,6 +33,7 @@ from ottla.log.folders import PartitionSpec
 from ottla.log.log import Log
 from ottla.log.opener import Opener
 from ottla.log.opening import TURN_US_MAX, InlineBudget
+from ottla.log.producers import read_ended
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import SyncJob
 from ottla.log.store import LogStore
@@ -164,9 +165,24 @@ class ReplicaManager:
         self._by_log[its_log] = partition
         if partition.offline:
             self.failed[partition] = None
+        elif partition.high_watermark < its_log.written_end_offset:
+            self._read_ended(partition)
         self._note_replicas(partition)
         self.generation += 1
         return partition
+
+    def _read_ended(self, partition: Partition) -> None:
+        """Keep the last stable offset below transactions whose markers are above the high watermark.
+
+        A new leader may lack these markers, and the last stable offset must not decrease then.
+        """
+        of = partition.log
+        try:
+            of.ended = read_ended(of.disk, of.directory, of.segments, partition.high_watermark, of.written_end_offset)
+        except OSError as error:
+            self._failed(of, error)
+        except CorruptMessage as error:  # requests that need the batch get the error
+            log.error("a batch is damaged partition=%s error=%s", partition.name, error)
 
     def apply_state(self, partition: Partition, state: PartitionState) -> None:
         """Apply a change of leader, epoch or in-sync replicas to a partition."""

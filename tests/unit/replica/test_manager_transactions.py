@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.log.log_fixtures import NOW, batch
+from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.log.txn_fixtures import txn_batch
-from tests.unit.replica.test_replica_manager import ManagerFixture, Poll, Waiter
+from tests.unit.replica.test_replica_manager import LED_BY_ANOTHER, ManagerFixture, Poll, Waiter
 
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode, KafkaError, StorageError
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Until
 
 MARKER_BYTES = len(marker_batch(1, 0, commit=True, coordinator_epoch=0, timestamp=NOW))
@@ -88,6 +91,34 @@ def test_writer_of_a_marker_is_answered_when_it_is_in_the_file(fixture: Transact
     assert (written.answers, synced.answers) == ([0], [])
     fixture.threads.run()
     assert synced.answers == [0]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_transaction_whose_marker_is_above_the_high_watermark_is_not_stable_after_a_restart(
+    tmp_path: Path, commit: bool
+) -> None:
+    fixture = TransactionFixture(tmp_path)
+    fixture.append(fixture.partition, batch(3))
+    fixture.send(pid=1)
+    fixture.end(pid=1, commit=commit)
+    fixture.send(pid=2)
+    marker, _ = fixture.end(pid=2, commit=commit)
+    fixture.turn()
+    fixture.fixture.threads.run()
+    fixture.fixture.store.close({fixture.partition.name: marker})
+
+    restarted = StoreFixture(fixture.disk, *fixture.paths)
+    replicated = spec(fixture.partition.name, replicated=True)
+    restarted.start(replicated)
+    threads: Any = restarted.threads
+    manager = ReplicaManager(
+        broker_id=1, clock=fixture.clock, disk=fixture.disk, store=restarted.store, threads=threads,
+        free_bytes_min=1000, on_all_dirs_failed=fixture.failures.append,
+    )  # fmt: skip
+    partition = manager.add(replicated, LED_BY_ANOTHER)
+    assert (partition.high_watermark, partition.last_stable_offset) == (marker, marker - 1)
+    partition.advance_high_watermark(marker + 1)
+    assert partition.last_stable_offset == marker + 1
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------
