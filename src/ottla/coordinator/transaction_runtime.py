@@ -88,11 +88,14 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
                 self._loop.call_soon(self._markers.deliver, delivery, self._is_awaited, self._delivered)
 
     def _is_awaited(self, delivery: Delivery) -> bool:
-        """Return whether the shard still waits for this delivery."""
-        try:
-            return self.shard(delivery.transactional_id).awaits_delivery(delivery)
-        except KafkaError:
-            return False  # the shard is loaded again and then starts a new delivery
+        """Return whether the shard still waits for this delivery. A shard that is loaded again starts a new one.
+
+        Between the change of the leader epoch and ``serve``, which keeps the shard if the epoch is the next one, the
+        shard refuses requests, but it still waits.
+        """
+        self.context.check_lease()
+        hosted = self._shards.get(self.partition_for(delivery.transactional_id))
+        return hosted is not None and hosted.loaded and hosted.shard.awaits_delivery(delivery)
 
     def _delivered(self, delivery: Delivery) -> None:
         """Append the Complete record, because all markers of the delivery are durable."""

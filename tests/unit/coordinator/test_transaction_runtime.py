@@ -156,6 +156,28 @@ def test_complete_that_is_refused_is_tried_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_transaction_ends_if_its_markers_are_durable_when_the_next_leader_epoch_is_applied(tmp_path: Path) -> None:
+    """The shard is kept, but until ``serve`` it appends nothing."""
+
+    async def run() -> None:
+        fixture = TransactionRuntimeFixture(tmp_path)
+        await fixture.begin()
+        fixture.commit()
+        fixture.manager.write_turn()
+        fixture.threads.run()
+        fixture.manager.apply_state(fixture.state, replace(ONLY_REPLICA, leader_epoch=1))
+        await fixture.turn_disk()
+        assert fixture.markers.written == 1
+        fixture.runtime.refresh()
+        assert fixture.x == TransactionState.PREPARE_COMMIT
+        for _, timer in fixture.wheel.timers:
+            timer.expire()
+        await fixture.turn_disk()
+        assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_here", [True, False])
 def test_marker_of_a_partition_that_another_broker_leads_is_still_needed(tmp_path: Path, is_here: bool) -> None:
     """``is_here``: this broker has a replica of it."""
