@@ -10,9 +10,7 @@ from ottla.model.errors import ErrorCode
 from ottla.testing.history import Place
 from ottla.testing.raw import produce_request
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -42,11 +40,11 @@ class Administrator(Client):
         while not self.is_over:
             self._numbers += 1
             topic = f"{self.name}-{self._numbers}"
-            await self._create(topic)
+            await self.create_topic(topic)
             partitions, retentions = await self._use(topic)
             if self.is_over:
                 await self._look_at_end(topic, partitions, retentions)
-            await self._delete(topic)
+            await self.delete_topic(topic)
 
     async def _look_at_end(self, topic: str, partitions: int, retentions: set[str]) -> None:
         while True:
@@ -75,28 +73,6 @@ class Administrator(Client):
                 pass
             await self.pause(0.2)
         return partitions, retentions
-
-    async def _create(self, name: str) -> None:
-        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=self.world.replication_factor)
-        while True:
-            try:
-                (made,) = (await self.ask(CreateTopicsRequest(topics=[topic], timeout=3000), 7)).topics
-                if made.error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    return
-            except Lost:
-                pass
-            await self.pause(0.1)
-
-    async def _delete(self, name: str) -> None:
-        state = DeleteTopicState(name=name)
-        while True:
-            try:
-                (row,) = (await self.ask(DeleteTopicsRequest(topics=[state], timeout=3000), 6)).responses
-                if row.error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    return
-            except Lost:
-                pass
-            await self.pause(0.1)
 
     async def _add_partition(self, name: str, partitions: int) -> int:
         topic = CreatePartitionsTopic(name=name, count=partitions + 1, assignments=None)

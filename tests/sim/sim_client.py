@@ -8,7 +8,7 @@ shows that it is out of date. As in real clients, metadata with an older leader 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -23,6 +23,8 @@ from ottla.model.records import Record, build_batch, iterate_records
 from ottla.testing.history import Place
 from ottla.testing.raw import read_answer, request_bytes
 from ottla.wire import Message
+from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -226,6 +228,38 @@ class Client:
                 return
             except Lost:
                 await self.pause(0.1)
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, name: str, config: Mapping[str, str] | None = None, *, partitions: int = 1, timeout_ms: int = 3000
+    ) -> None:
+        """Send CreateTopics until the topic exists."""
+        rows = [CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
+        topic = CreatableTopic(name=name, num_partitions=partitions, configs=rows)
+        topic.replication_factor = self.world.replication_factor
+        while True:
+            try:
+                (made,) = (await self.ask(CreateTopicsRequest(topics=[topic], timeout=timeout_ms), 7)).topics
+                if made.error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    return
+            except Lost:
+                pass
+            await self.pause(0.1)
+
+    async def delete_topic(self, name: str) -> None:
+        """Send DeleteTopics until the topic does not exist."""
+        state = DeleteTopicState(name=name)
+        while True:
+            try:
+                (row,) = (await self.ask(DeleteTopicsRequest(topics=[state], timeout=3000), 6)).responses
+                if row.error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                    return
+            except Lost:
+                pass
+            await self.pause(0.1)
+
+    # -- time -------------------------------------------------------------------------------------------------------
 
     async def pause(self, mean_s: float) -> None:
         await asyncio.sleep(self.rng.expovariate(1 / mean_s))

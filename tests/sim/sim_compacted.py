@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sim_client import NOT_LEADER, RETRIABLE, Client, Lost, batches
 
 from ottla.model.batch import CONTROL
-from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch, iterate_records
 from ottla.testing.history import Place
 from ottla.testing.raw import fetch_from, fetch_request, produce_request
-from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
 if TYPE_CHECKING:
@@ -37,23 +35,10 @@ class CompactedWriter(Client):
         self._acknowledged: dict[bytes, tuple[int, bool]] = {}
 
     async def run(self) -> None:
-        await self._create()
+        await self.create_topic(self._place.topic, _CONFIG)
         while not self.is_over:
             await self._write(await self._init())
         await self._check()
-
-    async def _create(self) -> None:
-        rows = [CreatableTopicConfig(name=name, value=value) for name, value in _CONFIG.items()]
-        topic = CreatableTopic(name=self._place.topic, num_partitions=1, configs=rows)
-        topic.replication_factor = self.world.replication_factor
-        while True:
-            try:
-                (made,) = (await self.ask(CreateTopicsRequest(topics=[topic], timeout=3000), 7)).topics
-                if made.error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
-                    return
-            except Lost:
-                pass
-            await self.pause(0.1)
 
     async def _init(self) -> int:
         while True:

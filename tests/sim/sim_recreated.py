@@ -16,7 +16,6 @@ from ottla.model.errors import ErrorCode
 from ottla.model.records import iterate_records
 from ottla.testing.raw import fetch_from, fetch_request, produce_request
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 if TYPE_CHECKING:
@@ -101,17 +100,9 @@ class Recreator(Client):
             await self.pause(0.1)
 
     async def _delete(self) -> None:
-        state = DeleteTopicState(name=self._topic)
-        while True:
-            try:
-                (row,) = (await self.ask(DeleteTopicsRequest(topics=[state], timeout=3000), 6)).responses
-                if row.error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                    self._acknowledged.clear()
-                    self._exists = False
-                    return
-            except Lost:
-                pass
-            await self.pause(0.1)
+        await self.delete_topic(self._topic)
+        self._acknowledged.clear()
+        self._exists = False
 
     async def _find(self) -> Any:
         """Return the metadata of the topic as a broker knows it; None if it does not exist there."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from sim_admin import Administrator
 from sim_checks import CHECKS
-from sim_client import Client, DamagedBatch, Lost
+from sim_client import Client, DamagedBatch
 from sim_compacted import CompactedWriter
 from sim_consumer_groups import CONSUMER_SETTINGS, ConsumerMember
 from sim_deletes import Deletions, RecordDeleter
@@ -37,7 +37,6 @@ from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
 from ottla.testing.history import Event, History, Outcome, Place, Recorder, check
 from ottla.testing.metadata_store import SimulatedEnsemble, Timing
-from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 TOPIC = "events"
 #: how long faults happen
@@ -328,17 +327,7 @@ class World:
         config = {"segment.bytes": str(self.rng.choice((1 << 20, 2000, 10_000))), **self.topic_config}
         if self.is_cluster:
             config["min.insync.replicas"] = str(self.shape.configured_min_in_sync)
-        rows = [CreatableTopicConfig(name=name, value=value) for name, value in config.items()]
-        topic = CreatableTopic(name=TOPIC, num_partitions=len(self.places), configs=rows)
-        topic.replication_factor = self.replication_factor
-        while True:
-            try:
-                (made,) = (await admin.ask(CreateTopicsRequest(topics=[topic], timeout=5000), 7)).topics
-                if made.error_code in (0, 36):
-                    break
-            except Lost:
-                pass
-            await admin.pause(0.1)
+        await admin.create_topic(TOPIC, config, partitions=len(self.places), timeout_ms=5000)
         # A broker that does not know the topic refuses the first batch of a producer and may accept the second one.
         while not all(host.broker and TOPIC in host.broker._view.topics for host in self.hosts.values()):
             await admin.pause(0.01)

@@ -78,16 +78,20 @@ def test_directory_that_comes_back_makes_its_logs_electable_again() -> None:
     play(script, settings=TWO_DIRS, has_topic=False)
 
 
+async def _restart_without_second(world: World, places: list[Place], appended: list[Place]) -> None:
+    """Restart broker 3 without its second directory, wait for the copies of its logs, and append to some of them."""
+    await stop(world, 3)
+    configure(world, 3)
+    await start(world, 3)
+    await until_complete(world, places)
+    for place in appended:
+        await append_until(Client(world, "late"), place, ["late"])
+
+
 def test_directory_that_comes_back_late_does_not_replace_newer_logs() -> None:
     async def script(world: World) -> None:
-        client = Client(world, "producer")
         places = await written(world, min_isr=2)
-        await stop(world, 3)
-        configure(world, 3)
-        await start(world, 3)
-        await until_complete(world, places)
-        for place in places:
-            await append_until(client, place, ["late"])
+        await _restart_without_second(world, places, places)
         await until(lambda: all(values_on(world, place, 3) == [*VALUES, "late"] for place in places))
         await stop(world, *BROKERS)
         configure(world, 3, **TWO_DIRS)
@@ -103,15 +107,9 @@ def test_directory_that_comes_back_after_another_was_lost_does_not_count() -> No
     """Its logs were copied to another directory, and got further records there. Then that one was lost."""
 
     async def script(world: World) -> None:
-        client = Client(world, "producer")
         places = await written(world)
         moved = places_in(world, 3, "/data2")
-        await stop(world, 3)
-        configure(world, 3)
-        await start(world, 3)
-        await until_complete(world, places)
-        for place in moved:
-            await append_until(client, place, ["late"])
+        await _restart_without_second(world, places, moved)
         await stop(world, 1, 2)
         await until(lambda: all(state_of(world, place).isr == (3,) for place in moved))
         await stop(world, 3)
