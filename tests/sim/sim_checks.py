@@ -24,6 +24,9 @@ CHECKS = {
     "told-log-start-moved-back": "follower-log-starts-are-not-awaited",
     "topic-lost": "partitions-are-not-stored",
     "two-owners": "members-get-the-first-assignment",
+    # topics with the name of a deleted one
+    "record-of-another-topic": "folder-of-an-earlier-topic-is-used",
+    "recreated-topic-lacks-acknowledged": "followers-of-an-earlier-topic-count",
     # processes
     "exception": "writers-are-expected",
     "process-failed": "recovery-fails-with-a-traceback",

@@ -20,7 +20,8 @@ from sim_checks import CHECKS
 from sim_log import LogWorld
 from sim_planted_checks import CHECK_PLANTED, LOG_PLANTED
 from sim_planted_cluster import CLUSTER_PLANTED, Replace
-from sim_planted_store import STORE_PLANTED
+from sim_planted_store import STORE_PLANTED, TOPIC_NAMES_PLANTED
+from sim_profiles import GENERAL
 from sim_world import World
 
 import ottla.coordinator.transaction as transaction_module
@@ -254,6 +255,8 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
 OF_ONE_LOG = {"sync-covers-truncated-bytes", *(each.__name__.replace("_", "-") for each in LOG_PLANTED)}
 #: the bugs that need three brokers
 OF_A_CLUSTER = {*CLUSTER_PLANTED, *(each.__name__.replace("_", "-") for each in STORE_PLANTED)}
+#: the bugs that need another profile than the general one
+PROFILE_OF = {each.__name__.replace("_", "-"): "topic names" for each in TOPIC_NAMES_PLANTED}
 
 
 class Planted:
@@ -293,7 +296,8 @@ def find(name: str, seeds: range, check: str = "") -> Found | None:
             if name in OF_ONE_LOG:
                 violations = LogWorld(seed).run()
             else:
-                violations = World(seed, brokers=3 if name in OF_A_CLUSTER else 1).run().violations
+                brokers, profile = 3 if name in OF_A_CLUSTER else 1, PROFILE_OF.get(name, GENERAL)
+                violations = World(seed, brokers=brokers, profile=profile).run().violations
             checks = tuple(violations)
             if checks and check in ("", checks[0]):
                 return Found(seed, checks)

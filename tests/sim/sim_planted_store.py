@@ -13,14 +13,17 @@ import ottla.broker.isr_changes as isr_changes_module
 import ottla.cluster.election as election_module
 import ottla.cluster.leadership as leadership_module
 import ottla.log.replication as replication_module
+import ottla.log.store as log_store_module
 from ottla.broker.membership import Membership
 from ottla.cluster.election import Controller
 from ottla.cluster.leadership import ops_elect
 from ottla.cluster.schema import CONTROLLER, CONTROLLER_EPOCH, controller_epoch_json
 from ottla.cluster.store import Check, Create, Delete
 from ottla.cluster.view import NO_LEADER, PartitionView
+from ottla.log.folders import Owner
 from ottla.log.log import Log
 from ottla.model.batch import CRC_FROM, PREFIX_BYTES, read_header
+from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Role
 
@@ -256,6 +259,35 @@ def follower_log_starts_are_not_awaited(replace: Replace) -> None:
     replace(Partition, "low_watermark", property(lambda self: self.log.log_start_offset))
 
 
+# -- topics with the name of a deleted one ----------------------------------------------------------------------------
+
+
+def folder_of_an_earlier_topic_is_used(replace: Replace) -> None:
+    """A start uses the folder of a partition without a look at its topic id."""
+    replace(log_store_module, "check_topic_id", lambda disk, path, folder, spec: Owner.TOPIC)
+
+
+def followers_of_an_earlier_topic_count(replace: Replace) -> None:
+    """A leader adds what followers had reported of an earlier topic with the same name to what they have now."""
+    remove, note_follower = ReplicaManager.remove, Partition.note_follower
+    ends: dict[tuple[int, TopicPartition, int], int] = {}
+
+    def remove_and_keep(self: ReplicaManager, partition: Partition, unique: str) -> None:
+        for number, follower in partition.followers.items():
+            ends[id(partition.log.disk), partition.name, number] = follower.end_offset
+        remove(self, partition, unique)
+
+    def note(self: Partition, broker_id: int, end_offset: int, synced_end_offset: int, **options: Any) -> None:
+        earlier = ends.get((id(self.log.disk), self.name, broker_id), 0)
+        note_follower(self, broker_id, end_offset + earlier, synced_end_offset + earlier, **options)
+
+    replace(ReplicaManager, "remove", remove_and_keep)
+    replace(Partition, "note_follower", note)
+
+
+#: bugs that seeds of this profile find
+TOPIC_NAMES_PLANTED = (folder_of_an_earlier_topic_is_used, followers_of_an_earlier_topic_count)
+
 STORE_PLANTED = (
     elections_keep_the_epoch,
     new_leader_is_not_in_the_isr,
@@ -276,4 +308,5 @@ STORE_PLANTED = (
     appends_skip_an_offset,
     batches_get_another_sequence_number,
     follower_log_starts_are_not_awaited,
+    *TOPIC_NAMES_PLANTED,
 )
