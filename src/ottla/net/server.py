@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -33,6 +33,8 @@ from ottla.net.tls import TlsServer
 log = logging.getLogger(__name__)
 log.addFilter(LogLimit())
 
+#: connections that are closed in one iteration of the loop because they were not set up in time
+_ENDED_MAX = 50
 #: the longest time between two searches for idle connections
 _SWEEP_S = 5.0
 #: A fresh connection that is closed keeps its descriptor until the end of the turn. So new ones may have this many of
@@ -87,8 +89,8 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_s = min(_SWEEP_S, max(self.idle_s_max / 2, 0.1))
         #: connections that are not set up yet (TLS, authentication), in the order in which they were accepted, and when
-        #: their time is over
-        self.unready: dict[Connection, float] = {}
+        #: their time is over. The first one of an OrderedDict is found at once after many others were removed.
+        self.unready: OrderedDict[Connection, float] = OrderedDict()
         #: called for each connection that is admitted
         self.on_admitted: Callable[[Connection], None] | None = None
         self.fresh: FreshConnections[Connection] = FreshConnections()
@@ -269,14 +271,20 @@ class Server:
             self.fresh.discard(connection)
 
     def _end_unready(self) -> None:
+        """Close connections whose time is over, a few of them in one iteration of the loop."""
         now = self.monotonic()
-        for connection, deadline in list(self.unready.items()):
-            if deadline > now:
-                self._loop.call_later(deadline - now, self._end_unready)
+        for _ in range(_ENDED_MAX):
+            if not self.unready:
                 return
+            connection, deadline = next(iter(self.unready.items()))
+            if deadline > now:
+                break
             log.info("connection closed, it was not set up in time peer=%s", connection.peer_host)
             del self.unready[connection]
             connection.abort()
+        if self.unready:
+            deadline = next(iter(self.unready.values()))
+            self._loop.call_later(max(deadline - now, 0.0), self._end_unready)
 
     def _sweep(self) -> None:
         """Close connections that sent no request for too long and wait for none.

@@ -572,6 +572,32 @@ def test_connection_without_a_request_is_closed_when_few_descriptors_are_left(mo
     assert fixture.client(sockets[5]).transport.ended == "aborted"
 
 
+def test_connections_that_were_not_set_up_in_time_are_closed_in_several_iterations(fixture: Fixture) -> None:
+    """Their times may be over in the same moment, and other clients are served in between."""
+    fixture.server._limits = ConnectionLimits(total=1000, per_host=1000)
+    timers: list[tuple[float, Callable[[], None]]] = []
+    fixture.loop.call_later = lambda delay_s, callback: timers.append((delay_s, callback))  # type: ignore[attr-defined]
+    clients = [fixture.client() for _ in range(130)]
+    for each in clients[:120]:
+        fixture.server.expect_setup(each.connection, 10.0)
+    fixture.clock.now += 5.0
+    for each in clients[120:]:
+        fixture.server.expect_setup(each.connection, 10.0)
+    fixture.server.set_up(clients[0].connection)
+    fixture.clock.now += 5.0
+    closed = []
+    while len(timers) == 1 and timers[0][0] in (0.0, 10.0):
+        timers.pop()[1]()
+        closed.append(sum(bool(each.transport.ended) for each in clients))
+    assert closed == [50, 100, 119]
+    assert not clients[0].transport.ended
+    assert [delay_s for delay_s, _ in timers] == [5.0]
+    fixture.clock.now += 5.0
+    timers.pop()[1]()
+    assert sum(bool(each.transport.ended) for each in clients) == 129
+    assert not timers and not fixture.server.unready
+
+
 def test_connection_that_needs_a_login_is_fresh_until_then() -> None:
     fixture = Fixture(LIMITS._replace(total=2))
     fixture.server._begin["SASL"] = lambda connection: None
