@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import sys
 from contextlib import ExitStack
 
 import httpx
@@ -62,3 +63,24 @@ def test_address_that_is_in_use_is_reported() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(command(f"listeners={url}"), capture_output=True, text=True, timeout=60)
     assert (done.returncode, "cannot listen on" in done.stderr) == (1, True)
+
+
+def test_proxy_whose_cluster_does_not_answer_says_so_and_stops_without_a_traceback() -> None:
+    # No program listens on port 1.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ottla", "rest", "--listen", "http://127.0.0.1:0", "--bootstrap", "127.0.0.1:1"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            health = httpx.get(f"{ready.split()[1]}/health", timeout=60)
+            process.terminate()
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (health.status_code, health.json()["status"]) == (503, "unhealthy")
+    [line] = err.splitlines()
+    assert "WARNING" in line and "the cluster at 127.0.0.1:1 cannot be reached (connection refused)" in line
+    assert process.returncode == 0

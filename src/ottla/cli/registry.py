@@ -14,8 +14,9 @@ from ottla.cli.service_options import service_options
 def command(texts: dict[str, str]) -> None:
     """Run the schema registry in the foreground until SIGTERM or Ctrl-C.
 
-    Prints a line that starts with `ready` when it answers requests. Schemas are kept in the topic _schemas of the
-    cluster. Several instances with the same group elect a leader, which makes all changes.
+    Prints a line that starts with `ready` when it answers requests, and a warning on standard error if the cluster does
+    not answer; it tries again for some seconds and then ends with exit code 1. Schemas are kept in the topic _schemas
+    of the cluster. Several instances with the same group elect a leader, which makes all changes.
     """
     from ottla.registry.main import run
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -132,8 +133,10 @@ class Cluster:
         client_id: str = "ottla",
         timeout_s: float = 30.0,
         token: str = "",
+        ended: threading.Event | None = None,
     ) -> None:
-        """``token`` is that of a user, for a login by OAUTHBEARER."""
+        """``token`` is that of a user, for a login by OAUTHBEARER. When ``ended`` is set, nothing is tried again."""
+        self.ended = ended
         self.bootstrap = bootstrap
         self.client_id = client_id
         self.timeout_s = timeout_s
@@ -514,7 +517,7 @@ class Cluster:
         attempt_s_max: float = ATTEMPT_S_MAX,
     ) -> _T:
         """Let `attempt` do its work by a deadline, again while it fails in a way that may pass."""
-        retry = Retry(undertaking, self.timeout_s if timeout_s is None else timeout_s, attempt_s_max)
+        retry = Retry(undertaking, self.timeout_s if timeout_s is None else timeout_s, attempt_s_max, self.ended)
         while True:
             try:
                 return attempt(retry.attempt_deadline())

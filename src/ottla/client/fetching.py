@@ -119,7 +119,7 @@ class PartitionReader:
         if self.position >= self._end:
             self.close()
             raise StopIteration
-        retry = Retry(f"records of {self.tp}", self._cluster.timeout_s)
+        retry = Retry(f"records of {self.tp}", self._cluster.timeout_s, ended=self._cluster.ended)
         while True:
             try:
                 fetched = self._fetch(retry)

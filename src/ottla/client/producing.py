@@ -205,7 +205,7 @@ class ProduceStream:
     # Sending
 
     def _guarded(self, work: Callable[[Retry], None]) -> None:
-        retry = Retry("records", self._cluster.timeout_s)
+        retry = Retry("records", self._cluster.timeout_s, ended=self._cluster.ended)
         try:
             try:
                 work(retry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from typing import Final
 
@@ -26,7 +27,15 @@ class Retry:
             retry.pause_or_raise(error)
     """
 
-    def __init__(self, undertaking: str, timeout_s: float, attempt_s_max: float = ATTEMPT_S_MAX) -> None:
+    def __init__(
+        self,
+        undertaking: str,
+        timeout_s: float,
+        attempt_s_max: float = ATTEMPT_S_MAX,
+        ended: threading.Event | None = None,
+    ) -> None:
+        """There are no further attempts when `ended` is set, by any thread."""
+        self._ended = ended
         self._undertaking = undertaking
         self._timeout_s = timeout_s
         self._attempt_s = max(min(timeout_s / 2, attempt_s_max), 1.0)
@@ -63,5 +72,9 @@ class Retry:
                 raise error
             raise TimedOut(f"{self._undertaking}: no success within {self._timeout_s:g} s; last: {error}") from error
         # Clients that failed together do not come back together; the last attempt needs some time of its own.
-        time.sleep(min(self._pause_s * random.uniform(0.8, 1.2), left_s / 2))
+        pause_s = min(self._pause_s * random.uniform(0.8, 1.2), left_s / 2)
+        if self._ended is None:
+            time.sleep(pause_s)
+        elif self._ended.wait(pause_s):
+            raise error
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -12,6 +14,8 @@ from starlette.types import ASGIApp
 
 from ottla.client.errors import ClientError
 from ottla.client.logins import check_login
+from ottla.client.reachability import why_unreachable
+from ottla.env.tasks import Tasks
 from ottla.model.errors import StartError
 from ottla.model.setting_types import ANY, BOOL, INT, LIST, PASSWORD, STRING, Setting, at_least, between, one_of
 from ottla.registry import election, errors, exporters_run, store
@@ -30,11 +34,13 @@ from ottla.schemas.schema import InvalidSchema, SchemaTooComplex
 from ottla.security.errors import SecurityConfigError
 from ottla.security.secret_box import SecretBox
 from ottla.web.app import HttpError
-from ottla.web.service import Service, run_service
+from ottla.web.service import Service, StoppedAtStart, run_service
 from ottla.web.settings import WebSettings
 
 if TYPE_CHECKING:
     from ottla.security.certificates import Certificates
+
+log = logging.getLogger(__name__)
 
 LISTEN_DEFAULT: Final = "http://127.0.0.1:8081"
 
@@ -125,10 +131,7 @@ async def start(service: Service[RegistrySettings]) -> AsyncIterator[ASGIApp]:
         settings.kafkastore_topic,
         settings.kafkastore_topic_replication_factor,
     )
-    try:
-        cluster_id = await asyncio.to_thread(_prepare, where)
-    except ClientError as error:
-        raise StartError(str(error)) from None
+    cluster_id = await _prepare_unless_stopped(service.stop, where)
     state = State(compatibility_default=settings.schema_compatibility_level, mode_default=settings.mode)
     registry = Registry(where, settings.schema_registry_group_id, own, state)
     forwarding = Forwarding(_trusted(settings, own))
@@ -182,7 +185,34 @@ def _describe_error(error: Exception) -> HttpError | None:
     return errors.invalid_schema(str(error)) if isinstance(error, InvalidSchema) else None
 
 
+async def _prepare_unless_stopped(stop: asyncio.Event, where: StoreSettings) -> str:
+    """Create the topic if it does not exist, and return the id of the cluster.
+
+    Raise StartError if the cluster does not answer for a while, and StoppedAtStart if the service has to stop before.
+    """
+    ended = threading.Event()
+    tasks = Tasks()
+
+    async def end_at_stop() -> None:
+        await stop.wait()
+        ended.set()
+
+    tasks.start(end_at_stop(), "end the start of the registry")
+    try:
+        # Also after a stop this waits for the thread, which makes no further attempt then.
+        return await asyncio.to_thread(_prepare, where._replace(ended=ended))
+    except ClientError as error:
+        if stop.is_set():
+            raise StoppedAtStart from None
+        raise StartError(str(error)) from None
+    finally:
+        await tasks.stop()
+
+
 def _prepare(where: StoreSettings) -> str:
+    with where.connect() as cluster:
+        if (reason := why_unreachable(cluster)) is not None:
+            log.warning("%s: the registry is not ready until the cluster answers; trying again", reason)
     prepare_topic(where)
     with where.connect() as cluster:
         return cluster.cluster_id()

@@ -56,13 +56,17 @@ class StoreSettings(NamedTuple):
     properties: Mapping[str, str]
     topic: str = TOPIC_DEFAULT
     replication_factor: int = REPLICATION_FACTOR_DEFAULT
+    #: when it is set, requests to the cluster are not tried again
+    ended: threading.Event | None = None
 
     @property
     def partition(self) -> TopicPartition:
         return TopicPartition(self.topic, 0)
 
     def connect(self, timeout_s: float = TIMEOUT_S, client_id: str = CLIENT_ID) -> Cluster:
-        return Cluster(self.bootstrap, self.properties, client_id=client_id, timeout_s=timeout_s)
+        return Cluster(
+            self.bootstrap, self.properties, client_id=client_id, timeout_s=timeout_s, ended=self.ended
+        )  # fmt: skip
 
 
 def prepare_topic(settings: StoreSettings, setting: str = "kafkastore.topic") -> None:

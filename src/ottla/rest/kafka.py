@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -245,6 +246,8 @@ class Kafka:
         self._threads = ThreadPoolExecutor(_THREADS_MAX, "rest-kafka")
         self._closing: set[asyncio.Future[None]] = set()
         self._cluster_id: str | None = None
+        #: set at the stop: threads that wait for the cluster end
+        self._ended = threading.Event()
 
     # Requests in threads
 
@@ -287,7 +290,7 @@ class Kafka:
         }  # fmt: skip
         return Cluster(
             self.settings.bootstrap_servers, understood, client_id=_CLIENT_ID, token=identity.token,
-            timeout_s=self.settings.client_timeout_ms / 1000,
+            timeout_s=self.settings.client_timeout_ms / 1000, ended=self._ended,
         )  # fmt: skip
 
     def _properties(self, identity: Identity) -> dict[str, str]:
@@ -385,7 +388,8 @@ class Kafka:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all clients; records on their way are sent for a few seconds."""
+        """Close all clients; records on their way are sent for a few seconds, and no request is tried again."""
+        self._ended.set()
         for clients in self._clients.values():
             self._close_clients(clients)
         self._clients.clear()

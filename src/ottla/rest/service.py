@@ -21,6 +21,7 @@ from ottla.rest.kafka import Kafka
 from ottla.rest.limits import ByteRates
 from ottla.rest.producing import DataEncoder
 from ottla.rest.proxy import INT32, Proxy, with_accept
+from ottla.rest.reachability import Reachability
 from ottla.rest.schema_data import SchemaData, open_registry
 from ottla.rest.settings import RestSettings
 from ottla.rest.v2_consumers import ConsumerRoutesV2
@@ -59,7 +60,7 @@ def run(texts: Mapping[str, str]) -> int:
 
 @asynccontextmanager
 async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
-    """Make the app. The cluster need not be reachable: requests then get error 50302."""
+    """Make the app. The cluster need not be reachable: requests then get error 50302, and `/health` says so."""
     kafka = Kafka(service.settings)
     proxy = Proxy(service.settings, kafka, service.listeners[0])
     instances = Instances(service.settings, kafka)
@@ -74,11 +75,16 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
     service.before_stop(end_streams)
     tasks = Tasks()
     tasks.keep(partial(_clean_up, kafka, instances), "close idle clients")
+    reachability = Reachability(kafka)
+    # Before the service is ready, so that a wrong address is reported first.
+    await reachability.ask()
+    tasks.keep(reachability.watch, "ask whether the cluster answers")
     try:
         yield service.make_app(
             byte_rates.apply(operations(proxy, instances, reading, topics, schemas)), title="Ottla REST proxy",
             error_response=error_response, describe_error=describe_error,
             parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=CONSUMER_TYPES,
+            health=reachability.health,
         )  # fmt: skip
     finally:
         await tasks.stop()

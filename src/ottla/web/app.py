@@ -258,6 +258,8 @@ class App:
             if response is not None:
                 status = response.status_code
                 await response(scope, receive, send)
+        except asyncio.CancelledError:
+            _uncancel()  # the service stops: the rest of a long answer is not sent
         finally:
             body.release()
             if self._guard is not None:
@@ -271,6 +273,10 @@ class App:
             return None
         except HttpError as error:
             found = error
+        except asyncio.CancelledError:
+            # The server cancels the requests that are not completed a few seconds after the service began to stop.
+            _uncancel()
+            found = HttpError(503, 503, "the service stops: send the request again")
         except Exception as error:
             known = self._describe_error(error)
             if known is None:
@@ -312,6 +318,13 @@ class App:
         for name, value in scope.get("answer_headers", {}).items():
             response.headers.setdefault(name, value)
         return response
+
+
+def _uncancel() -> None:
+    """Let a task that was cancelled end in the usual way."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
 
 
 def _check_content_encoding(headers: Headers) -> None:

@@ -63,6 +63,10 @@ _RELOAD_S: Final = 1.0
 Settings = TypeVar("Settings", bound=WebSettings)
 
 
+class StoppedAtStart(Exception):
+    """The service has to stop and is not ready yet. `start` may raise it; the exit code is 0."""
+
+
 class Service(Generic[Settings]):
     """What a service gets when it starts."""
 
@@ -202,6 +206,8 @@ async def _run(name: str, settings: Settings, start: Start[Settings], check_logi
             notify_service_manager("STOPPING=1")
     except StartError as error:
         return _complain(name, str(error), FAILED)
+    except StoppedAtStart:
+        return OK
     finally:
         await tasks.stop()
         await service.authenticator.close()

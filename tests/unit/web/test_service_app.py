@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from test_openapi import check_document
 
 from ottla.security.password_hashes import hash_password, user_line
@@ -255,3 +255,64 @@ def test_path_that_is_not_utf8_is_refused() -> None:
         assert (await client.post("/hello/%c3%a9")).status_code == 200
 
     run(make_app(), check)
+
+
+# requests that the server cancels, because the service stops
+
+
+def run_cancelled(handler: Callable[[Request], Any]) -> list[dict[str, Any]]:
+    """Return what is sent for a request that is cancelled when the handler waits."""
+
+    async def inner() -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        operation = Operation(method="GET", path="/long", handler=handler, summary="Wait.", tag="Hello")
+        app = Service(WebSettings.parse({}), []).make_app(
+            [operation], title="Long", error_response=error_response, describe_error=lambda error: None
+        )
+        scope = {
+            "type": "http", "http_version": "1.1", "method": "GET", "path": "/long", "raw_path": b"/long",
+            "headers": [], "query_string": b"", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+            "scheme": "http", "root_path": "", "state": {"waits": asyncio.Event()},
+        }  # fmt: skip
+
+        received = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            for message in received:
+                return message
+            await asyncio.Event().wait()
+            raise AssertionError("the client does not disconnect")
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        task = asyncio.create_task(app(scope, receive, send))
+        await asyncio.wait_for(scope["state"]["waits"].wait(), 60)  # type: ignore[index]
+        task.cancel("timeout graceful shutdown exceeded")
+        await task
+        return sent
+
+    return asyncio.run(inner())
+
+
+def test_request_that_is_cancelled_at_the_stop_is_answered() -> None:
+    async def wait(request: Request) -> Response:
+        request.state.waits.set()
+        await asyncio.Event().wait()
+        raise AssertionError("not reached")
+
+    begin, body = run_cancelled(wait)
+    assert begin["status"] == 503 and b"the service stops" in body["body"]
+
+
+def test_long_answer_that_is_cancelled_at_the_stop_ends_without_an_exception() -> None:
+    async def answer(request: Request) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"first"
+            request.state.waits.set()
+            await asyncio.Event().wait()
+
+        return StreamingResponse(pieces())
+
+    begin, *bodies = run_cancelled(answer)
+    assert begin["status"] == 200 and [body["body"] for body in bodies] == [b"first"]
