@@ -373,6 +373,25 @@ def test_restored_checkpoint_that_covers_other_offsets_is_reported(query: Query)
     query.assert_holds(0, 1, 2)
 
 
+def test_batch_after_one_without_rows_is_refused_if_the_checkpoint_has_another_history(query: Query) -> None:
+    """Batch 1 of a restored checkpoint has no rows. Batch 2 has rows that were committed with batch 1 before."""
+    ends = {0: "at 0", 1: "at 1"}
+    with query.protocol() as protocol:
+        for batch_id in range(2):
+            staged = [stage(query.topic, rows_of(batch_id))]
+            protocol.commit(batch_id, staged, source_offsets=ends[batch_id], run_id="first", offsets_of=ends.get)
+        restored = {0: "at 0", 1: "before 1"}
+        # The same process may serve the restarted query.
+        protocol.commit(1, [stage(query.topic, [])], source_offsets="before 1", run_id="second")
+        with pytest.raises(CheckpointMismatch, match="batch 1 of the checkpoint is not the one"):
+            protocol.commit(
+                2, [stage(query.topic, rows_of(1))], source_offsets="at 1", run_id="second", offsets_of=restored.get
+            )  # fmt: skip
+        staged = [stage(query.topic, rows_of(3))]
+        protocol.commit(3, staged, source_offsets="at 3", run_id="third", offsets_of=ends.get)
+    query.assert_holds(0, 1, 3)
+
+
 def test_batch_too_old_to_be_remembered_is_reported(query: Query) -> None:
     with query.protocol() as protocol:
         for batch_id in range(20):

@@ -129,9 +129,13 @@ class CommitProtocol:
     # -- the protocol -----------------------------------------------------------------------------------------------
 
     def commit(
-        self, batch_id: int, staged: Sequence[Staged], *, source_offsets: str | None = None, run_id: str = ""
-    ) -> Committed:
-        """Return when the rows of this batch are in their topics, once. Raise CommitError if this call failed."""
+        self, batch_id: int, staged: Sequence[Staged], *, source_offsets: str | None = None, run_id: str = "",
+        offsets_of: Callable[[int], str | None] = lambda batch_id: None,
+    ) -> Committed:  # fmt: skip
+        """Return when the rows of this batch are in their topics, once. Raise CommitError if this call failed.
+
+        ``offsets_of`` returns the source offsets of an earlier batch in the checkpoint, None if they are not known.
+        """
         rows, size_bytes = sum(task.rows for task in staged), sum(task.size_bytes for task in staged)
         digest = offsets_digest(source_offsets) if source_offsets is not None else None
         # 1. A batch without rows has no effect, so a replay needs no check.
@@ -147,6 +151,7 @@ class CommitProtocol:
                 self._become_producer()
             assert self._producer is not None
             # 5. An earlier attempt committed the batch before it crashed.
+            self._check_history(batch_id, run_id, offsets_of)
             if self._is_committed(batch_id, digest, rows):
                 self._checkpoint("found committed")
                 self._last_batch_id = batch_id
@@ -243,8 +248,24 @@ class CommitProtocol:
             same = batch_id == token.batch_id and committed_digest is None and rows in (None, token.rows)
         if same:
             return True
-        hint = DIGEST_HINT if digest is None else ""
-        raise CheckpointMismatch(
+        raise self._mismatch(token, batch_id, DIGEST_HINT if digest is None else "")
+
+    def _check_history(self, batch_id: int, run_id: str, offsets_of: Callable[[int], str | None]) -> None:
+        """Raise CheckpointMismatch if the checkpoint has another batch in place of the last committed one.
+
+        The batches between both had no rows and were not compared. If the last committed batch is another one in the
+        checkpoint, one of them may have taken its number, and this batch may have rows that are committed already. The
+        checkpoint does not change during one run of a query.
+        """
+        token = self._token
+        if token is None or token.batch_id >= batch_id or token.offsets is None or token.run_id == run_id != "":
+            return
+        planned = offsets_of(token.batch_id)
+        if planned is not None and offsets_digest(planned) != token.offsets:
+            raise self._mismatch(token, token.batch_id, "")
+
+    def _mismatch(self, token: Token, batch_id: int, hint: str) -> CheckpointMismatch:
+        return CheckpointMismatch(
             f"the topic already holds batches up to {token.batch_id} of {self.name}, and batch {batch_id} of the "
             f"checkpoint is not the one that was committed: it covers other source offsets, {hint}or is too old to "
             "tell. The checkpoint was restored from an older copy, or another run goes on from it. Nothing was "

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -24,7 +25,7 @@ from ottla.spark.checkpoint_files import synced_checkpoint
 from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
 from ottla.spark.options import Connection
-from ottla.spark.source_offsets import read_source_offsets
+from ottla.spark.source_offsets import read_earlier_offsets, read_source_offsets
 from ottla.spark.spark_internals import stream_task
 from ottla.spark.staging import (
     JOBS,
@@ -101,9 +102,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         first = next(message for message in messages if isinstance(message, StagedMessage))
         source_offsets = read_source_offsets(self.options.checkpoint_location, batchId)
         protocol = _protocol(self.options, self._name(first.query_id), self.checkpoint)
-        assert self.options.checkpoint_location is not None, "read_source_offsets has raised without one"
-        with synced_checkpoint(self.options.checkpoint_location, batchId):
-            protocol.commit(batchId, staged, source_offsets=source_offsets, run_id=first.run_id)
+        checkpoint = self.options.checkpoint_location
+        assert checkpoint is not None, "read_source_offsets has raised without one"
+        with synced_checkpoint(checkpoint, batchId):
+            protocol.commit(
+                batchId, staged, source_offsets=source_offsets, run_id=first.run_id,
+                offsets_of=partial(read_earlier_offsets, checkpoint),
+            )  # fmt: skip
         _maybe_sweep(self.options, protocol.name, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -3,6 +3,13 @@
 Spark replays the last batch and no other, and makes it of the same offsets. A sink that has a batch already compares
 them: if they differ, the checkpoint is one from another time, and to skip the batch would lose its rows. A sink that
 cannot read them therefore writes nothing (``OffsetsUnreadable``): it could not tell the two cases apart.
+
+The file of a batch has its end offsets. The start offsets are the end offsets of the batch before, and need not be
+compared: batches follow each other without a gap, so a sink that has a batch has all rows up to the end of it, wherever
+the batches before began and ended. A batch with the same number and the same end can be skipped although it was planned
+with another start. A batch without rows is not compared, because the sink has no trace of it. So the first batch with
+rows after it is written only if the last committed batch is the same one in the checkpoint. Batch 0 begins where the
+source began; another beginning needs a new checkpoint, which has another query id, and so another name in the sink.
 """
 
 from __future__ import annotations
@@ -56,6 +63,13 @@ def read_source_offsets(checkpoint_location: str | None, batch_id: int) -> str:
     if len(lines) <= _HEADER_LINES:
         raise OffsetsUnreadable(batch_id, checkpoint_location, f"offsets/{batch_id} is incomplete")
     return "\n".join(lines[_HEADER_LINES:])
+
+
+def read_earlier_offsets(checkpoint_location: str, batch_id: int) -> str | None:
+    """Return the offsets of a batch before the current one; None if Spark has deleted them. Raise OffsetsUnreadable."""
+    if batch_id not in batch_ids(f"{checkpoint_location.rstrip('/')}/offsets"):
+        return None
+    return read_source_offsets(checkpoint_location, batch_id)
 
 
 def batch_ids(directory: str) -> list[int]:

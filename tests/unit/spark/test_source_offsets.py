@@ -21,7 +21,7 @@ from ottla.spark.foreach_batch import batch_options
 from ottla.spark.lake import TableDataSource
 from ottla.spark.sink import StagedMessage
 from ottla.spark.source import OttlaDataSource
-from ottla.spark.source_offsets import OffsetsUnreadable, read_source_offsets
+from ottla.spark.source_offsets import OffsetsUnreadable, read_earlier_offsets, read_source_offsets
 from ottla.spark.spark_internals import SparkInternalMissing, StreamTask
 from ottla.spark.staging import Staged, StagedBatch
 from ottla.spark.table_commit import BatchMismatch
@@ -49,6 +49,29 @@ def test_source_offsets_are_those_of_the_offset_log_without_its_metadata(tmp_pat
 def test_checkpoint_that_cannot_be_read_is_an_error_that_says_what_to_do(checkpoint: str | None) -> None:
     with pytest.raises(OffsetsUnreadable, match=r"(?s)batch 3 cannot be read.*nothing was written.*checkpointLocation"):
         read_source_offsets(checkpoint, 3)
+
+
+def test_offsets_of_an_earlier_batch_that_spark_has_deleted_are_not_known(tmp_path: Path) -> None:
+    plan(tmp_path, 3, '{"in":{"0":5}}')
+    assert read_earlier_offsets(str(tmp_path), 3) == '{"in":{"0":5}}'
+    assert read_earlier_offsets(str(tmp_path), 2) is None
+
+
+def test_stream_to_a_topic_compares_the_last_committed_batch_with_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+    protocol = SimpleNamespace(name="q", commit=lambda *given, **named: calls.append(named))
+    monkeypatch.setattr(sink, "_protocol", lambda *given: protocol)
+    for batch_id in (0, 1):
+        plan(tmp_path, batch_id, f'{{"in":{{"0":{batch_id}}}}}')
+    options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "checkpointLocation": str(tmp_path)}
+    writer = OttlaDataSource(options).streamWriter(StructType([StructField("value", BinaryType())]), False)
+    staged = Staged(batches=(StagedBatch(TopicPartition("t", 0), 0, 1),), rows=1, data=b"x")
+    writer.commit([StagedMessage(staged=staged, query_id="q", run_id="r")], 1)
+    (named,) = calls
+    assert (named["run_id"], named["source_offsets"]) == ("r", '{"in":{"0":1}}')
+    assert named["offsets_of"](0) == '{"in":{"0":0}}'
 
 
 def test_offset_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
