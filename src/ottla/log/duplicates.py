@@ -28,7 +28,7 @@ def choose_duplicates(
     disk: Disk, specs: Mapping[TopicPartition, PartitionSpec], found: Mapping[TopicPartition, Sequence[LogDir]]
 ) -> dict[TopicPartition, str]:  # fmt: skip
     """Return the path of the directory whose folder is the log, for each of the partitions that were found."""
-    paths = {directory.path for directories in found.values() for directory in directories}
+    paths = dict.fromkeys(directory.path for directories in found.values() for directory in directories)
     clean = {path: read_clean_stop(disk, path) or {} for path in paths}
 
     def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int, bool]:

@@ -259,7 +259,7 @@ class LogStore:
                 self._disk.fsync_dir(directory.path)
             except OSError as error:
                 self.set_unusable(directory, error)
-        for name in self.created:
+        for name in sorted(self.created):
             if self.logs[name].failure is None:
                 self._make_folder_early(self.logs[name])
 
