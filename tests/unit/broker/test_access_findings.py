@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.unit.broker import memory_broker
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.dispatch import served_apis
@@ -125,6 +126,27 @@ def test_user_who_may_read_no_topic_cannot_take_the_fetch_sessions_of_others(tmp
         wanted = {other: [fetch_from(0, 0)], orders: [fetch_from(0, 0)]}
         reply = await cluster.connect(ALICE).decoded(fetch_request(wanted, session=(0, 0), max_wait=0), version)
         assert reply.session_id and len(sessions) == 1
+
+    play(tmp_path, script)
+
+
+def test_topic_name_that_is_not_utf_8_is_refused_like_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Produce and Fetch do not decode names that are known. A traceback per request would fill the disk with logs."""
+    encode = memory_broker.request_bytes
+    monkeypatch.setattr(memory_broker, "request_bytes", lambda *of: encode(*of).replace(b"strange", b"str\xffnge"))
+
+    async def script(cluster: Cluster) -> None:
+        mallory = cluster.connect(MALLORY)
+        requests = (
+            (fetch_request({"strange": [fetch_from(0, 0)]}, session=(0, 0), max_wait=0), 12),
+            (produce_request(("strange", 0, batch_of(b"x")), acks=1), 11),
+        )
+        for request, version in requests:
+            reply = await mallory.ask(request, version)
+            assert b"str\xffnge" in reply and TOPIC_REFUSED.to_bytes(2) in reply
+        assert not mallory.connection.closing
 
     play(tmp_path, script)
 

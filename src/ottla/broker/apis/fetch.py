@@ -185,7 +185,7 @@ class FetchApi:
             topic = topics.get(name_or_id) if by_id else None
             if by_id and topic is None:
                 continue
-            name = name_or_id.decode() if topic is None else topic.name
+            name = name_or_id.decode(errors="replace") if topic is None else topic.name
             if self.access.may(connection, _FETCH, ResourceType.TOPIC, name, quiet=True):
                 return True
         return False
@@ -263,7 +263,7 @@ class FetchApi:
         """Raise the KafkaError for a topic that this client may not read."""
         topic = self._services.view.topics_by_id.get(wanted.topic) if by_id else None
         if topic is not None or not by_id:
-            name = topic.name if topic is not None else wanted.topic.decode()
+            name = topic.name if topic is not None else wanted.topic.decode(errors="replace")
             self.access.check_topic(connection, _FETCH, name)
 
     def closest_replica(self, partition: Partition, rack: str, listener: str, fetch_offset: int) -> int:

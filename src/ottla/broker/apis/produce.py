@@ -610,7 +610,7 @@ class ProduceApi:
 
     def _is_internal(self, key: bytes, *, by_id: bool) -> bool:
         if not by_id:
-            return key.decode() in INTERNAL_TOPICS
+            return key.decode(errors="replace") in INTERNAL_TOPICS
         topic = self._services.view.topics_by_id.get(key)
         return topic is not None and topic.name in INTERNAL_TOPICS
 
@@ -629,7 +629,7 @@ class ProduceApi:
         by_id = version >= TOPIC_IDS_FROM
         topic = self._services.view.topics_by_id.get(key) if by_id else None
         if topic is not None or not by_id:
-            name = topic.name if topic is not None else key.decode()
+            name = topic.name if topic is not None else key.decode(errors="replace")
             self._access.check_topic(connection, _PRODUCE, name, quiet=quiet)
 
     def _append(
