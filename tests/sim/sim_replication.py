@@ -250,7 +250,7 @@ class ReplicationInvariants:
             self._say("two-leaders", f"{place}: brokers {known[0]} and {host.broker_id} in epoch {epoch}")
             return
         self._leaders[key] = process
-        end = partition.log.log_end_offset
+        end = _end_of_records(partition)
         self._world.trace(f"{host.name} leads {place} in epoch {epoch} from offset {end}")
         if self.store.epoch_of(place) > epoch:
             return  # an old state, for example of a server of the store that lags: another broker leads by now
@@ -488,6 +488,18 @@ class ReplicationInvariants:
 
     def _say(self, name: str, line: str) -> None:
         self._world.violation(name, line)
+
+
+def _end_of_records(partition: Partition) -> int:
+    """Return the log end, or the first offset that a power failure has lost from the only replica of a partition.
+
+    A batch without records stands for lost offsets that the broker knows to be assigned (`log/gaps.py`).
+    """
+    if len(partition.replicas) == 1:
+        *_, last = (None, *(header for header, _ in batches_of(partition.log)))
+        if last is not None and not last.record_count:
+            return int(last.base_offset)
+    return partition.log.log_end_offset
 
 
 def _place(partition: Partition) -> Place:
