@@ -717,11 +717,7 @@ class Broker:
         self._write_seen()
         await self._threads.drain()
         self._are_logs_closed = True
-        try:
-            self._log_store.close(self.replicas.high_watermarks())
-        except OSError as error:
-            log.error("the stop is not clean: logs could not be written error=%s", error)
-            self._log_store.unlock()
+        self._log_store.close(self.replicas.high_watermarks())
         self._threads.close()
         if self._membership is not None:
             await self._membership.end_run()

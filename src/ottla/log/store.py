@@ -36,9 +36,9 @@ from ottla.log.checkpoints import (
     read_clean_stop,
     read_offsets,
     read_topic_ids,
-    write_clean_stop,
     write_topic_ids,
 )
+from ottla.log.clean_stop import stop_cleanly
 from ottla.log.directories import CheckpointedOffsets, DirContent, LogDir, Missing, abandon_files, write_meta
 from ottla.log.duplicates import choose_duplicates
 from ottla.log.epochs import LeaderEpochs
@@ -71,8 +71,6 @@ START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOCK = ".lock"
-#: more logs than this are flushed in threads at the stop
-_FLUSH_HERE_MAX = 16
 #: logs that do not exist yet and for which a directory was chosen; the first ones are forgotten when there are more
 _PREFERRED_MAX = 10_000
 
@@ -606,22 +604,29 @@ class LogStore:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int], *, sync: bool) -> None:
-        """Write the recovery points, log start offsets and high watermarks of every online directory."""
-        for directory in self.dirs:
-            if directory.offline:
-                continue
-            marks = {
-                name: min(high_watermarks[name], each.log_end_offset)
-                for name, each in directory.logs.items()
-                if name in high_watermarks and not is_restarting(each)
-            }
-            marks |= {
-                name: o.high_watermark for name, o in directory.unreadable.items() if o.high_watermark is not None
-            }
-            directory.high_watermarks = marks
-            self._write_offsets(directory, sync=sync)
-            if not sync and any(each.log_start_offset > each.synced_start_offset for each in directory.logs.values()):
-                self._sync_starts(directory)  # the last attempt failed because the disk was full
+        """Write the recovery points, log start offsets and high watermarks of every online directory.
+
+        A directory that cannot be written is reported, and the others are written.
+        """
+        for directory in self.usable_dirs():
+            try:
+                self._write_checkpoints(directory, high_watermarks, sync=sync)
+                if any(each.log_start_offset > each.synced_start_offset for each in directory.logs.values()):
+                    self._sync_starts(directory)  # the last attempt failed because the disk was full
+            except OSError as error:
+                log.error("checkpoints could not be written path=%s error=%s", directory.path, error)
+
+    def _write_checkpoints(
+        self, directory: LogDir, high_watermarks: Mapping[TopicPartition, int], *, sync: bool
+    ) -> None:  # fmt: skip
+        marks = {
+            name: min(high_watermarks[name], each.log_end_offset)
+            for name, each in directory.logs.items()
+            if name in high_watermarks and not is_restarting(each)
+        }
+        marks |= {name: o.high_watermark for name, o in directory.unreadable.items() if o.high_watermark is not None}
+        directory.high_watermarks = marks
+        self._write_offsets(directory, sync=sync)
 
     def lower_checkpoints(self, truncations: Sequence[Truncation]) -> None:
         """Sync checkpoints that hold no offset after the new ends of these logs, except new log start offsets.
@@ -741,33 +746,15 @@ class LogStore:
 
     # -- stop -----------------------------------------------------------------------------------------------------
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
         """Stop cleanly: flush all logs, then write the checkpoints, then the clean stop file, then unlock.
 
-        The clean stop file has no entry for a log with unreadable files, so that the next start recovers that log.
+        Return whether all directories could be written.
         """
-        logs = [each for directory in self.dirs if not directory.offline for each in directory.logs.values()]
-        written = [each for each in logs if each.make_folder is None and each.failure is None]
-        if len(written) > _FLUSH_HERE_MAX:
-            self._threads.run_all([partial(_flush, each) for each in written])
-        else:
-            for each in written:
-                _flush(each)
-        self.write_checkpoints(high_watermarks, sync=True)
-        for directory in self.dirs:
-            if not directory.offline:
-                ends = {
-                    str(name): (
-                        each.log_end_offset,
-                        each.active.base_offset,
-                        each.active.size_bytes,
-                        each.size_bytes - each.active.size_bytes,
-                    )
-                    for name, each in directory.logs.items()
-                    if each.make_folder is None and each.failure is None
-                }
-                write_clean_stop(self._disk, directory.path, ends)
+        write_checkpoints = partial(self._write_checkpoints, high_watermarks=high_watermarks, sync=True)
+        is_clean = stop_cleanly(self._disk, self.usable_dirs(), self._threads, write_checkpoints)
         self.unlock()
+        return is_clean
 
     def unlock(self) -> None:
         """Release the locks of the directories."""
@@ -775,16 +762,6 @@ class LogStore:
             if directory.lock_fd is not None:
                 self._disk.close(directory.lock_fd)
                 directory.lock_fd = None
-
-
-def _flush(of: Log) -> None:
-    try:
-        of.flush_files()
-    except WriteFailed:
-        raise
-    except OSError as error:
-        log.error("log cannot be stopped cleanly, a file is unreadable dir=%s error=%s", of.directory, error)
-        of.failure = str(error)
 
 
 def _report(error: OSError | None, what: str, path: str) -> None:

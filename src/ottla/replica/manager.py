@@ -713,10 +713,7 @@ class ReplicaManager:
                 partition.set_room(has_room)
 
     def write_checkpoints(self) -> None:
-        try:
-            self.store.write_checkpoints(self.high_watermarks(), sync=False)
-        except OSError as error:
-            log.error("checkpoints could not be written error=%s", error)
+        self.store.write_checkpoints(self.high_watermarks(), sync=False)
 
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
         return {partition.name: partition.high_watermark for partition in self._by_log.values()}

@@ -64,9 +64,10 @@ class StoreFixture:
         self.threads.run()
         return self.store
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
+        """Return whether all directories could be written."""
         self.threads.run()
-        self.store.close({})
+        return self.store.close({})
 
     def abandon(self) -> None:
         """The process is dead; only its locks have to go, because ours is not."""

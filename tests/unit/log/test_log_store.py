@@ -284,17 +284,13 @@ def test_note_of_the_clean_stop_comes_last_and_only_when_all_is_on_disk(disk: Me
         write(stopping.log(), batch(producer=(1, 0, 3)))
         assert isinstance(stopping.disk, MemoryDisk)
         stopping.disk.fail("any", skip=changes)
-        try:
-            stopping.stop()
-        except OSError:
-            stopping.abandon()
-            for seed in range(3):
-                noted = stopping.disk.crash(Random(seed), "power").read_file(f"{tmp_path}/{CLEAN_STOP}")
-                # The last step syncs the note's own name: it may be there, and is then right.
-                assert noted is None or stopping.disk.calls[-1].name == "fsync_dir"
-            changes += 1
-        else:
+        if stopping.stop():
             break
+        for seed in range(3):
+            noted = stopping.disk.crash(Random(seed), "power").read_file(f"{tmp_path}/{CLEAN_STOP}")
+            # The last step syncs the note's own name: it may be there, and is then right.
+            assert noted is None or stopping.disk.calls[-1].name == "fsync_dir"
+        changes += 1
     assert changes > 10
     stopping.disk.heal()
     again = StoreFixture(stopping.disk, tmp_path)
@@ -349,6 +345,24 @@ def test_offline_directory_is_not_noted_as_clean(disk: MemoryDisk, tmp_path: Pat
     fixture.stop()
     assert not disk.calls
     assert not disk.exists(f"{tmp_path}/{CLEAN_STOP}")
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_directory_that_cannot_be_written_keeps_no_other_one_from_a_clean_stop(
+    disk: MemoryDisk, tmp_path: Path, failing: int
+) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        disk.makedirs(str(path))
+    fixture = StoreFixture(disk, *paths)
+    fixture.start(spec(), spec(TopicPartition("orders", 1)))
+    for each in fixture.store.logs.values():
+        write(each, batch())
+    disk.fail("any", times=None, path=f"{paths[failing]}/")
+    fixture.store.write_checkpoints({NAME: 1, TopicPartition("orders", 1): 1}, sync=False)
+    assert disk.exists(f"{paths[not failing]}/{HIGH_WATERMARKS}")
+    assert not fixture.stop()
+    assert [disk.exists(f"{path}/{CLEAN_STOP}") for path in paths] == [failing == 1, failing == 0]
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
