@@ -77,7 +77,7 @@ def nothing() -> Any:
     ],
 )
 def test_missing_private_part_is_named_with_the_version_of_spark(use: Any) -> None:
-    with pytest.raises(SparkInternalMissing, match=r"Spark \d+\.\d+\.\d+ does not offer .* 'ottla\[spark\]'"):
+    with pytest.raises(SparkInternalMissing, match=r"Spark \d+\.\d+\.\d+ does not offer .* pip install .*\[spark\]'"):
         use()
 
 
