@@ -87,7 +87,7 @@ async def recreate_while_one_is_down(world: World, *, is_damaged: bool, has_late
         host.disk.write_file(METADATA, b"", sync=True)
     else:
         assert b"topic_id: " in (host.disk.read_file(METADATA) or b""), "the sync of the log included it"
-    await client._delete(PLACE.topic)
+    await client.delete_topic(PLACE.topic)
     await create(world, client)
     expected = [f"new-{number}" for number in range(4)]
     for value in expected:
@@ -163,7 +163,7 @@ def test_broker_that_has_opened_the_log_of_an_earlier_topic_does_not_use_it(
         monkeypatch.setattr(Membership, "begin_run", wait_and_begin_run)
         host.start()
         await has_opened_logs.wait()
-        await client._delete(PLACE.topic)
+        await client.delete_topic(PLACE.topic)
         await create(world, client)
         await produce(world, client, "new-0")
         if not is_run_begun:
