@@ -302,13 +302,26 @@ class ReplicationInvariants:
         """A producer that asked at this time got an acknowledgement of acks=1. Return whether the record must stay.
 
         ``before`` was the leadership when it asked. Without a lease a broker acknowledges nothing that another leader
-        may not have.
+        may not have. One that was elected, and does not know it yet, may still have copied the record.
         """
         leadership = self.leadership(place)
-        if leadership[0] != broker and not self.store.may_act_on_old_role(broker, place, asked_at, s_after=0.0):
+        if (
+            leadership[0] != broker
+            and not self.store.may_act_on_old_role(broker, place, asked_at, s_after=0.0)
+            and not self._have_same(place, offset, broker, leadership[0])
+        ):
             line = f"{place}: broker {broker}, which had no lease, acknowledged offset {offset} with acks=1"
             self._say("acknowledged-by-replaced-leader", f"{line}; {leadership[0]} leads in epoch {leadership[1]}")
         return leadership == before and leadership[0] == broker
+
+    def _have_same(self, place: Place, offset: int, *brokers: int) -> bool:
+        """Return whether the logs of these brokers have the same record at an offset."""
+        values = []
+        for number in brokers:
+            host = self._world.hosts.get(number)
+            partition = host.broker.replicas.find(*place) if host is not None and host.broker is not None else None
+            values.append(_value_at(partition.log, offset) if partition is not None else None)
+        return None not in values and len({*values}) == 1
 
     def acknowledged(self, place: Place, offset: int) -> None:
         """A producer got an acknowledgement of acks=all: enough replicas have synced the record."""
