@@ -4,7 +4,8 @@
                                        └── a marker of this producer is written: no verdict, the client retries
 
 Clients with KIP-890 add the partition with their first batch; for older ones the coordinator only verifies that it was
-added. If this broker coordinates the transaction itself, it asks its own shard when it appends, and needs no verdict.
+added. If this broker coordinates the transaction itself, it asks its own shard in the same way. For clients before
+KIP-890 no verdict is needed then: they send a batch after the reply that their partition was added.
 
 A verdict that allows a batch holds only until the transaction ends. Each question therefore has a guard, which the
 marker of the producer removes. Without it a delayed batch could be appended after the marker, and nothing would end the
@@ -19,9 +20,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
@@ -33,6 +34,7 @@ from ottla.replica.partition import Partition
 from ottla.wire import Message
 from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
@@ -124,9 +126,7 @@ class RequestChecks:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CONCURRENT_WAIT_S
         while True:
-            guards = {_Key(name, producer): _Guard(term) for name, term in partitions.items()}
-            self._guards.update(guards)
-            self._checks.add_guards(guards)
+            guards = self._new_guards(producer, partitions)
             codes = await self._checks.ask(
                 broker_id, transactional_id, producer, list(partitions), verify_only=verify_only
             )
@@ -136,9 +136,27 @@ class RequestChecks:
         for key, guard in guards.items():
             guard.code = codes[key.name]
 
+    async def ask_here(
+        self, transactional_id: str, producer: Producer, partitions: Mapping[TopicPartition, Term],
+        answer: Callable[[], Awaitable[object]],
+    ) -> None:  # fmt: skip
+        """Get the verdicts from ``answer``, which returns the reply of this broker's own coordinator."""
+        guards = self._new_guards(producer, partitions)
+        reply: Any = await answer()
+        results = {each.transactional_id: each for each in reply.results_by_transaction}
+        codes = _codes_of(ErrorCode(reply.error_code), results.get(transactional_id), partitions)
+        for key, guard in guards.items():
+            guard.code = _retriable(codes.get(key.name, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _new_guards(self, producer: Producer, partitions: Mapping[TopicPartition, Term]) -> dict[_Key, _Guard]:
+        guards = {_Key(name, producer): _Guard(term) for name, term in partitions.items()}
+        self._guards.update(guards)
+        self._checks.add_guards(guards)
+        return guards
+
 
 class TransactionChecks:
-    """The questions of this broker to transaction coordinators on other brokers."""
+    """The questions of this broker to transaction coordinators, above all to those on other brokers."""
 
     def __init__(self, peers: Asker) -> None:
         self._peers = peers
@@ -228,7 +246,7 @@ class TransactionChecks:
             del self._queues[broker_id]
             for question in (*asked, *queue):
                 if not question.answer.done():
-                    question.answer.set_result(_all(question, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                    question.answer.set_result(dict.fromkeys(_names(question), ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 def find_inconsistency(request: ProduceRequest, buffer: FrameBuffer) -> Refused | None:
@@ -265,23 +283,24 @@ def _answer(asked: Sequence[_Question], reply: object) -> None:
     error = ErrorCode(reply.error_code)  # type: ignore[attr-defined]
     results = {each.transactional_id: each for each in reply.results_by_transaction}  # type: ignore[attr-defined]
     for question in asked:
-        result = results.get(question.transaction.transactional_id)
-        if error or result is None:
-            codes = _all(question, error or ErrorCode.UNKNOWN_SERVER_ERROR)
-        else:
-            codes = {
-                TopicPartition(topic.name, row.partition_index): ErrorCode(row.partition_error_code)
-                for topic in result.topic_results
-                for row in topic.results_by_partition
-            }
         if not question.answer.done():
-            question.answer.set_result(codes)
+            result = results.get(question.transaction.transactional_id)
+            question.answer.set_result(_codes_of(error, result, _names(question)))
 
 
-def _all(question: _Question, code: ErrorCode) -> Codes:
+def _codes_of(error: ErrorCode, result: AddPartitionsToTxnResult | None, names: Iterable[TopicPartition]) -> Codes:
+    """Return the error codes for the partitions of a transaction in a reply."""
+    if error or result is None:
+        return dict.fromkeys(names, error or ErrorCode.UNKNOWN_SERVER_ERROR)
     return {
-        TopicPartition(topic.name, number): code for topic in question.transaction.topics for number in topic.partitions
+        TopicPartition(topic.name, row.partition_index): ErrorCode(row.partition_error_code)
+        for topic in result.topic_results
+        for row in topic.results_by_partition
     }
+
+
+def _names(question: _Question) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in question.transaction.topics for number in topic.partitions]
 
 
 def _retriable(code: ErrorCode) -> ErrorCode:

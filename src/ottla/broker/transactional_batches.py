@@ -7,7 +7,6 @@ producer state of the partition is enough.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from struct import Struct
 
@@ -18,7 +17,7 @@ from ottla.coordinator.pending_reply import PendingReply
 from ottla.coordinator.transaction import TransactionShard, write_error
 from ottla.coordinator.transaction_records import TransactionOutcome
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
-from ottla.model.errors import KafkaError, Refused
+from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import FrameBuffer, TopicPartition
 from ottla.replica.partition import Partition
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
@@ -53,29 +52,28 @@ class TransactionalBatches:
     ) -> None:  # fmt: skip
         """Add the partitions to the transaction, and wait until the coordinator has stored that.
 
-        ``coordinator`` is the broker that coordinates the transaction, None for this broker. An error of the
-        coordinator is found again by ``check``. If the coordinator has moved in the meantime, the partition is missing
-        there, and the client retries.
+        ``coordinator`` is the broker that coordinates the transaction, None for this broker. ``check`` finds an error
+        of the coordinator in ``checks``. The state of this broker's own coordinator is not enough: it has partitions
+        that are in its log and not stored yet, and another coordinator may never have them.
         """
         for producer, partitions in beginnings.items():
             if coordinator is None:
-                await self._add_here(transactional_id, producer, partitions)
+                await self._services.transactions.wait_for_markers(transactional_id)
+                add = partial(self._add_here, transactional_id, producer, list(partitions))
+                await checks.ask_here(transactional_id, producer, partitions, add)
             else:
                 verify_only = version < IMPLICIT_FROM
                 await checks.ask(coordinator, transactional_id, producer, partitions, verify_only=verify_only)
 
     async def _add_here(
-        self, transactional_id: str, producer: Producer, partitions: Mapping[TopicPartition, Term]
-    ) -> None:
-        transactions = self._services.transactions
-        await transactions.wait_for_markers(transactional_id)
-        answer = transactions.run(
+        self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
+    ) -> object:  # fmt: skip
+        answer = self._services.transactions.run(
             transactional_id,
-            partial(_add_partitions, transactional_id, producer, list(partitions)),
+            partial(_add_partitions, transactional_id, producer, partitions),
             lambda code: AddPartitionsToTxnResponse(error_code=code),
         )
-        if isinstance(answer, PendingReply):
-            await answer
+        return await answer if isinstance(answer, PendingReply) else answer
 
     def check(
         self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, version: int
@@ -92,18 +90,20 @@ class TransactionalBatches:
         if is_in_transaction(partition, buffer, start, end):
             return
         producer = Producer(header.producer_id, header.producer_epoch)
-        if self.other_coordinator(transactional_id) is not None:
+        code, is_here = ErrorCode.NONE, self.other_coordinator(transactional_id) is None
+        if is_here:
+            code = self._verify_here(transactional_id, producer, partition.name)
+        if not code and (version >= IMPLICIT_FROM or not is_here):
             code = self._services.checks.verdict(partition.name, producer, term_of(partition))
-        else:
-            try:
-                code = self._services.transactions.shard(transactional_id).verify(
-                    transactional_id, producer, partition.name
-                )
-            except KafkaError as error:
-                code = error.code
         if code:
             answered = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= IMPLICIT_FROM)
             raise Refused(answered, "the transaction does not expect this batch")
+
+    def _verify_here(self, transactional_id: str, producer: Producer, name: TopicPartition) -> ErrorCode:
+        try:
+            return self._services.transactions.shard(transactional_id).verify(transactional_id, producer, name)
+        except KafkaError as error:
+            return ErrorCode(error.code)
 
 
 def is_in_transaction(partition: Partition, buffer: FrameBuffer, start: int, end: int) -> bool:

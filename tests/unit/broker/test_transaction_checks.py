@@ -48,6 +48,18 @@ PRODUCER = Producer(1, 0)
 ORDERS = TopicPartition("orders", 0)
 
 
+def added(names: list[TopicPartition], code: int = 0) -> AddPartitionsToTxnResponse:
+    """Return the reply of a coordinator to a broker."""
+    rows = [
+        AddPartitionsToTxnTopicResult(name=name.topic, results_by_partition=[
+            AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=code)
+        ])
+        for name in names
+    ]  # fmt: skip
+    result = AddPartitionsToTxnResult(transactional_id="x", topic_results=rows)
+    return AddPartitionsToTxnResponse(results_by_transaction=[result])
+
+
 class Coordinator:
     """The other broker: it answers each question with the next code when the test lets it."""
 
@@ -97,6 +109,16 @@ class ProducerFixture(ManagerFixture):
         )  # fmt: skip
         self.api = ProduceApi(services)
         self.connection: Any = Connection()
+
+    def coordinate_here(self, add: Callable[..., object], verify: Callable[..., ErrorCode]) -> None:
+        """Let this broker coordinate the transactions, with these functions in the place of its shard."""
+
+        async def no_markers(transactional_id: str) -> None: ...
+
+        transactions: Any = self.api._services.transactions
+        transactions.wait_for_markers, transactions.run = no_markers, add
+        transactions.shard = lambda transactional_id: SimpleNamespace(verify=verify)
+        self.coordinator.is_elsewhere = False
 
     async def send(self, version: int, data: bytes | None = None) -> None:
         await self.send_to(version, ("orders", 0, data or txn_batch()))
@@ -183,18 +205,13 @@ def test_client_retries_when_this_broker_becomes_the_coordinator_while_it_adds_t
     async def script(fixture: ProducerFixture) -> None:
         is_added = False
 
-        async def no_markers(transactional_id: str) -> None: ...
-
         def add(transactional_id: str, do: object, refuse: Callable[[int], object]) -> object:
-            return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return added([ORDERS]) if is_added else refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
         def verify(transactional_id: str, producer: Producer, name: TopicPartition) -> ErrorCode:
             return ErrorCode.NONE if is_added else ErrorCode.TRANSACTION_ABORTABLE
 
-        transactions: Any = fixture.api._services.transactions
-        transactions.wait_for_markers, transactions.run = no_markers, add
-        transactions.shard = lambda transactional_id: SimpleNamespace(verify=verify)
-        fixture.coordinator.is_elsewhere = False
+        fixture.coordinate_here(add, verify)
         await fixture.send(12)
         assert await fixture.answer(12) == ErrorCode.NOT_ENOUGH_REPLICAS
         # A batch that was in flight behind it must not be the first one of the producer.
@@ -204,6 +221,21 @@ def test_client_retries_when_this_broker_becomes_the_coordinator_while_it_adds_t
         for sequence in (0, 1):
             await fixture.send(12, txn_batch(sequence=sequence))
             assert await fixture.answer(12) == 0
+
+    played(tmp_path, script)
+
+
+def test_batch_is_refused_if_its_partition_is_in_the_transaction_but_not_stored(tmp_path: Path) -> None:
+    """The next coordinator may not have the partition, and would end the transaction without a marker for it."""
+
+    async def script(fixture: ProducerFixture) -> None:
+        fixture.coordinate_here(
+            lambda transactional_id, do, refuse: refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            lambda transactional_id, producer, name: ErrorCode.NONE,
+        )
+        await fixture.send(12)
+        assert await fixture.answer(12) == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert fixture.orders.log.log_end_offset == 0
 
     played(tmp_path, script)
 
