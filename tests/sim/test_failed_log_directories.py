@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 
 import pytest
 from sim_client import Client
@@ -22,8 +23,10 @@ from sim_directories import (
 from sim_script import append, append_until, configure, play, start, state_of, stop, until, values_on
 from sim_world import World
 
+from ottla.broker.failed_directories import FailedDirectories
 from ottla.cluster.registration import Registration
 from ottla.cluster.view import LOG_OFFLINE, NO_LEADER, RegisteredDirs
+from ottla.log.directories import LogDir
 from ottla.testing.history import Place
 
 
@@ -152,3 +155,47 @@ def test_broker_that_is_killed_while_it_reports_a_failed_directory_keeps_its_log
         assert all(values_on(world, place, 3) == VALUES for place in places)
 
     play(script, settings=TWO_DIRS, has_topic=False)
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+@pytest.mark.parametrize("moment", ["its file is written", "the logs are marked"])
+def test_directory_that_fails_while_another_is_reported_keeps_its_logs(
+    is_missing: bool, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is killed when the store knows of the first directory. Then the second one is back, or is missing."""
+
+    async def script(world: World) -> None:
+        places = await written(world, partitions=6)
+        host, write_dirs, mark_logs = world.hosts[3], Registration.write_dirs, FailedDirectories._mark_logs
+        await stop_others(world, places[0])
+        await until(lambda: all(state_of(world, place).isr == (3,) for place in places))
+        second = places_in(world, 3, "/data2")
+
+        async def killed(self: Registration, dirs: RegisteredDirs) -> None:
+            monkeypatch.setattr(Registration, "write_dirs", write_dirs)
+            await write_dirs(self, dirs)
+            world.loop.call_soon(host.kill, "process")
+            await asyncio.sleep(1000)
+
+        async def marked(self: FailedDirectories, failed: Sequence[LogDir]) -> None:
+            monkeypatch.setattr(FailedDirectories, "_mark_logs", mark_logs)
+            await mark_logs(self, failed)
+            if moment == "the logs are marked":
+                host.disk.fail("write", errno.EIO, times=None, path="/data2/")
+                assert await append(Client(world, "late"), second[0], ["not stored"], broker=3) != 0
+
+        monkeypatch.setattr(Registration, "write_dirs", killed)
+        monkeypatch.setattr(FailedDirectories, "_mark_logs", marked)
+        if moment == "its file is written":
+            host.disk.fail("any", errno.EIO, times=None, path="/data2/incarnation.json")
+        await _fail_last(world, places_in(world, 3, "/data")[0], "/data")
+        await until(lambda: not host.is_running)
+        if is_missing:
+            configure(world, 3, **{"log.dirs": "/data,/data3"})
+            await start_with_lost(world, *second)
+            await stop(world, *BROKERS)
+            configure(world, 3, **THREE_DIRS)
+        await start(world, *BROKERS)
+        await until_complete(world, places)
+
+    play(script, settings=THREE_DIRS, has_topic=False)

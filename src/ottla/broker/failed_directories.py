@@ -11,7 +11,9 @@ ones (`incarnation`), as a start without the directory would:
 4. Remove the older number from the files.
 
 No log is created before step 3 is done (`LogStore.create` raises CreationDeferred). If the broker is killed before step
-3, the failed directory has the logs of the current run, as the store says.
+3, the failed directory has the logs of the current run, as the store says. If another directory fails before step 3,
+the steps begin again with both: a directory that is not in the new run, and whose logs are not marked, would count as
+one that was removed before that run.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class FailedDirectories:
             run, used = f"{self._first_run}-{self._runs + 1}", self._log_store.usable_dirs()
             for each in used:
                 self._write_runs(each, self._dirs.run, run, fail)
-            used = [each for each in used if not each.offline]
+            if self._log_store.unrecorded_dirs() != failed:
+                continue  # another one has failed meanwhile, and its logs must be marked first, too
             unusable = [*self._dirs.unusable, *(each.directory_id for each in failed)]
             dirs = next_dirs(self._dirs, paths_by_id(self._log_store, used), run, unusable)
             await self._registration.write_dirs(dirs)
