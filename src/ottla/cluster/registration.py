@@ -29,6 +29,7 @@ from ottla.cluster.schema import (
     broker_path,
     incarnation_of,
     is_leaving,
+    is_unregistered,
     leaving_json,
     registered_json,
     registered_path,
@@ -133,13 +134,14 @@ class Registration:
         """Write the log directories that this run uses. Raise StartError if a later run has begun."""
 
         def decide(node: Node | None) -> tuple[list[Op], int]:
-            if node is None or _incarnation_of(node) != self._incarnation:
+            if node is None or not self._is_own(node):
                 raise self._started_twice()
             if dirs_of_last_run(node) == dirs:
                 return [], node.version
-            if node.version != self._run_version:
-                raise self._started_twice()
-            return [Put(registered_path(self._id), self._registered_json(dirs), node.version)], node.version + 1
+            value = self._registered_json(dirs)
+            if is_leaving(node.value):
+                value = leaving_json(value)
+            return [Put(registered_path(self._id), value, node.version)], node.version + 1
 
         async with self._writing:
             self._run_version = await read_and_write(self._store, self._read_registered, decide)
@@ -203,7 +205,7 @@ class Registration:
                 written = await self._store.multi(ops)
             except Conflict as conflict:
                 node = await self._store.get(registered_path(self._id))
-                if node is None or (node.version != self._run_version and not self._is_own_leave(node)):
+                if node is None or not self._is_own(node):
                     raise self._started_twice() from conflict
                 self._run_version = node.version
                 stale = await self._store.get(path)
@@ -282,8 +284,13 @@ class Registration:
 
         self._run_version = await read_and_write(self._store, self._read_registered, decide, repeatable=True)
 
-    def _is_own_leave(self, node: Node) -> bool:
-        return _incarnation_of(node) == self._incarnation and is_leaving(node.value)
+    def _is_own(self, node: Node) -> bool:
+        """Return whether this run has written the node, and no administrator has unregistered the broker since.
+
+        The version may be higher than the one that this broker knows, because the answer of its last write may be lost.
+        """
+        is_same_run = _incarnation_of(node) == self._incarnation and node.version >= self._run_version
+        return is_same_run and not is_unregistered(node.value)
 
     async def end(self) -> None:
         """Delete the node, so that others need not wait for the end of the session. The broker stops."""

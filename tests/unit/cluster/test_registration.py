@@ -11,8 +11,15 @@ from tests.unit.cluster.metadata_store_fixtures import Simulated
 
 from ottla.cluster.decide import load_view
 from ottla.cluster.registration import Lease, Registration, dirs_of_last_run
-from ottla.cluster.schema import broker_json, broker_path, incarnation_of, ops_create_skeleton, registered_path
-from ottla.cluster.store import Delete, MetadataStore, Node
+from ottla.cluster.schema import (
+    broker_json,
+    broker_path,
+    incarnation_of,
+    ops_create_skeleton,
+    registered_path,
+    unregistered_json,
+)
+from ottla.cluster.store import Delete, MetadataStore, Node, Put
 from ottla.cluster.view import RegisteredDirs
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
@@ -304,5 +311,54 @@ def test_earlier_run_does_not_announce_the_stop_of_a_later_one() -> None:
         await started(place, "again", b"2")
         await earlier.announce_leave()
         assert not (await load_view(store)).leaving
+
+    place.run(main())
+
+
+def test_directories_that_are_written_during_a_clean_stop_keep_its_mark() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        broker, store = await started(place)
+        await broker.announce_leave()
+        await broker.write_dirs(RegisteredDirs("run", {"a": "run"}))
+        assert (await load_view(store)).leaving == {ID}
+
+    place.run(main())
+
+
+@pytest.mark.parametrize("dirs", [RegisteredDirs("run", {"a": "run"}), RegisteredDirs("run", {"b": "run"})])
+def test_broker_goes_on_after_it_could_not_know_whether_its_directories_were_written(dirs: RegisteredDirs) -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        broker, store = await started(place)
+        version = broker._run_version
+        await broker.write_dirs(RegisteredDirs("run", {"a": "run"}))
+        broker._run_version = version  # as when the store was away for longer than the writer waits for it
+        await store.multi([Delete(broker_path(ID))])
+        await broker.register()
+        assert ID in (await load_view(store)).brokers
+        broker._run_version = version
+        await broker.write_dirs(dirs)
+        node = await store.get(registered_path(ID))
+        assert node is not None and dirs_of_last_run(node) == dirs and node.version == broker._run_version
+
+    place.run(main())
+
+
+def test_broker_that_was_unregistered_does_not_register_again() -> None:
+    place = Simulated()
+
+    async def main() -> None:
+        broker, store = await started(place)
+        node = await store.get(registered_path(ID))
+        assert node is not None
+        unregister = Put(registered_path(ID), unregistered_json(node.value), node.version)
+        await store.multi([Delete(broker_path(ID)), unregister])
+        with pytest.raises(StartError):
+            await broker.write_dirs(RegisteredDirs("run", {"a": "run"}))
+        with pytest.raises(StartError):
+            await broker.register()
 
     place.run(main())
