@@ -20,7 +20,7 @@ from sim_directories import (
     until_complete,
     written,
 )
-from sim_script import append, append_until, configure, play, start, state_of, stop, until, values_on
+from sim_script import append, append_until, configure, create_topic, play, start, state_of, stop, until, values_on
 from sim_world import World
 
 from ottla.broker.failed_directories import FailedDirectories
@@ -199,3 +199,31 @@ def test_directory_that_fails_while_another_is_reported_keeps_its_logs(
         await until_complete(world, places)
 
     play(script, settings=THREE_DIRS, has_topic=False)
+
+
+def test_report_of_a_failed_directory_is_repeated_slowly_while_another_one_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each attempt reads the whole metadata. A log is created when the other directory has room."""
+
+    async def script(world: World) -> None:
+        (place,) = await written(world, partitions=1)
+        host, mark_logs = world.hosts[3], FailedDirectories._mark_logs
+        attempts = 0
+
+        async def counted(self: FailedDirectories, failed: Sequence[LogDir]) -> None:
+            nonlocal attempts
+            attempts += 1
+            await mark_logs(self, failed)
+
+        monkeypatch.setattr(FailedDirectories, "_mark_logs", counted)
+        host.disk.fail("any", errno.ENOSPC, times=None, path="/data2/incarnation.json")
+        await _fail(world, place, "/data", "x")
+        (new,) = await create_topic(world, "new")
+        await asyncio.sleep(20)
+        assert host.broker is not None and host.broker.replicas.find(*new) is None
+        assert 5 <= attempts <= 12
+        host.disk.heal()
+        await until(lambda: host.broker is not None and host.broker.replicas.find(*new) is not None)
+
+    play(script, settings=TWO_DIRS, has_topic=False)

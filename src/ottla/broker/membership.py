@@ -76,6 +76,8 @@ _SILENCE_S = 1.5
 _TOPICS_PER_MULTI = 100
 #: how often a replica that is not in the ISR syncs what it has fetched
 _SYNC_S = 0.5
+#: between two attempts to report failed log directories; each reads the whole metadata
+_RECORD_S = 2.0
 #: between two attempts to reach a broker whose connection was lost
 _PROBE_S = 0.1
 
@@ -142,7 +144,7 @@ class Membership:
         self._is_lease_over = False
         self._is_leaving = False
         self._is_reporting = self._is_recording = False
-        self._silence_check_due = self._sync_due = 0.0
+        self._silence_check_due = self._sync_due = self._record_due = 0.0
         self._lease_checked_at = services.clock.since_boot()
 
     # -- start ----------------------------------------------------------------------------------------------------
@@ -399,7 +401,9 @@ class Membership:
     def _record_failed_dirs(self) -> None:
         """Write into the metadata store that log directories are offline, so that logs may be created."""
         store = self._log_store
-        if store.records_failures and store.unrecorded_dirs() and not self._is_recording and not self._is_leaving:
+        if not store.records_failures or not store.unrecorded_dirs() or self._is_recording or self._is_leaving:
+            return
+        if self._services.clock.monotonic() >= self._record_due:
             self._is_recording = True
             self._tasks.start(self._record(), "report log directories that are offline")
 
@@ -408,6 +412,7 @@ class Membership:
             await self._failed_dirs.record(self._services.replicas.fail_dir)
         except (KafkaError, StoreError, StartError, OSError) as error:
             log.warning("log directories that are offline cannot be reported now error=%s", error)
+            self._record_due = self._services.clock.monotonic() + _RECORD_S
         finally:
             self._is_recording = False
 
