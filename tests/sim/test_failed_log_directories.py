@@ -27,7 +27,10 @@ from ottla.broker.failed_directories import FailedDirectories
 from ottla.cluster.registration import Registration
 from ottla.cluster.view import LOG_OFFLINE, NO_LEADER, RegisteredDirs
 from ottla.log.directories import LogDir
+from ottla.replica.partition import Role
 from ottla.testing.history import Place
+from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from ottla.wire.messages.elect_leaders import ElectLeadersRequest
 
 
 async def _fail(world: World, place: Place, directory: str, value: str) -> None:
@@ -227,3 +230,37 @@ def test_report_of_a_failed_directory_is_repeated_slowly_while_another_one_is_fu
         await until(lambda: host.broker is not None and host.broker.replicas.find(*new) is not None)
 
     play(script, settings=TWO_DIRS, has_topic=False)
+
+
+def test_leader_without_the_store_does_not_lead_again_because_another_log_is_to_be_created() -> None:
+    """The log of a new partition of its topic waits until the other directories of the broker have room."""
+
+    async def script(world: World) -> None:
+        places, host, client = await written(world, partitions=6, min_isr=2), world.hosts[3], Client(world, "operator")
+        await client.ask(ElectLeadersRequest(election_type=0, topic_partitions=None, timeout=3000), 2, broker=1)
+        for path in ("/data2", "/data3"):
+            host.disk.fail("any", errno.ENOSPC, times=None, path=f"{path}/incarnation.json")
+        await _fail(world, places_in(world, 3, "/data")[0], "/data", "x")
+        topic = CreatePartitionsTopic(name="t", count=9, assignments=None)
+        await client.ask(CreatePartitionsRequest(topics=[topic], timeout=3000), 3, broker=1)
+        broker = host.broker
+        assert broker is not None
+        await until(lambda: len(broker._view.topics["t"].partitions) == 9)
+        (place, *_) = (each for each in places if state_of(world, each).leader == 3)
+        host.cut_from_store()
+        for other in (1, 2):
+            world.network.cut(host.name, world.hosts[other].name)
+            world.network.cut(world.hosts[other].name, host.name)
+        await until(lambda: state_of(world, place).leader not in (3, NO_LEADER))
+        replica = broker.replicas.find(*place)
+        assert replica is not None
+        await until(lambda: replica.suspended is not None)
+        for _ in range(300):
+            assert replica.role is Role.FOLLOWER
+            await asyncio.sleep(0.01)
+        host.disk.heal()
+        host.heal_store()
+        world.network.heal_all()
+        await until(lambda: all(broker.replicas.find("t", number) is not None for number in range(9)))
+
+    play(script, settings=THREE_DIRS, has_topic=False)

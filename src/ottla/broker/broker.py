@@ -489,7 +489,13 @@ class Broker:
         self._coordination.topics_changed(topics)
 
     def _serve_deferred(self) -> None:
-        """Create the logs that could not be created when their partitions were added."""
+        """Create the logs that could not be created when their partitions were added.
+
+        Not after the lease: leaders that have stopped to lead without the store would lead again.
+        """
+        self._check_lease()
+        if self._leased is not None and self._leased.is_lease_over:
+            return
         names, self._deferred_topics = self._deferred_topics, {}
         topics: list[tuple[TopicView | None, TopicView | None]] = []
         for topic in (self._view.topics[name] for name in names if name in self._view.topics):

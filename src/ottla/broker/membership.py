@@ -423,6 +423,11 @@ class Membership:
             return False
         return self.registration.epoch >= 0 and self._services.clock.since_boot() < self.registration.lease.until
 
+    @property
+    def is_lease_over(self) -> bool:
+        """Return whether others may have been elected in the place of this broker, as of the last ``check_lease``."""
+        return self._is_lease_over
+
     def check_lease(self, now: float) -> None:
         """Called at the end of each turn, before anything is acknowledged, before a coordinator reads its state, and
         every CHECK_S. ``now`` is ``Clock.since_boot``.
