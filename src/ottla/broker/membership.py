@@ -230,7 +230,7 @@ class Membership:
             return is_first_run or all(
                 each.has_clean_stop for each in store.dirs if each.content is not DirContent.UNKNOWN
             )  # fmt: skip
-        return store.dir_of(its_log).has_clean_stop
+        return str(name) in store.dir_of(its_log).clean_folders
 
     async def _mark_unclean(self, unclean: Mapping[TopicPartition, LogEnd]) -> None:
         """Write the ends of logs into the partitions whose committed records this broker was known to have."""

@@ -68,6 +68,8 @@ class LogDir:
         self.run = -1
         #: whether the last stop was clean; without one, a power failure may have taken whole logs
         self.has_clean_stop = False
+        #: the folders in the clean stop file; one that is missing there was not flushed, because a file was unreadable
+        self.clean_folders: frozenset[str] = frozenset()
         self.offline = False
         #: whether the metadata store knows that the directory is offline
         self.is_recorded = False

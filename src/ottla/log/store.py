@@ -208,7 +208,7 @@ class LogStore:
                 self._disk.remove(os.path.join(path, file))
         clean = read_clean_stop(self._disk, path)
         self.was_clean &= clean is not None or not any(map(partition_of, self._disk.listdir(path)))
-        directory.has_clean_stop = clean is not None
+        directory.has_clean_stop, directory.clean_folders = clean is not None, frozenset(clean or ())
         recovery_points = read_offsets(self._disk, path, RECOVERY_POINTS)
         start_offsets = read_offsets(self._disk, path, START_OFFSETS)
         directory.note_checkpointed(recovery_points)
