@@ -48,6 +48,9 @@ _FEW = 64
 _ACTIVE_MAX = 512
 _DEMOTED_AT_ONCE = 64
 
+#: batches that are replayed on the event loop while a partition is added: a few milliseconds
+_REPLAY_BYTES_MAX = 256 << 10
+
 _SNAPSHOT_HEAD = Struct(">hII")
 _SNAPSHOT_VERSION = 1
 _CRC_END = 6
@@ -482,11 +485,19 @@ def read_ended(
     """Return the transactions of a log whose markers are at or above the high watermark and below ``end``.
 
     Snapshots have the open transactions only, and the transaction indexes the aborted ones only. So if there is such a
-    marker, the batches are replayed, from a snapshot below the high watermark on. Raise OSError or CorruptMessage.
+    marker, the batches are replayed, from a snapshot below the high watermark on. If these are many, the first offsets
+    of the transactions are not looked for and count as 0: the high watermark passes the markers in a moment, and a
+    start must not read whole segments. Raise OSError or CorruptMessage.
     """
-    if not any(header.attributes & CONTROL for _, _, header in _headers(segments, high_watermark, end)):
+    headers = (header for _, _, header in _headers(segments, high_watermark, end))
+    markers = [(header.producer_id, header.base_offset) for header in headers if header.attributes & CONTROL]
+    if not markers:
         return []
     producers, replay_from = load_snapshot(disk, directory, high_watermark)
+    first = max(bisect_right(segments, replay_from, key=_base_offset) - 1, 0)
+    size_bytes = sum(segment.size_bytes for segment in segments[first:]) - segments[first].position_of(replay_from)
+    if size_bytes > _REPLAY_BYTES_MAX:
+        return [EndedTransaction(producer_id, 0, offset, 0) for producer_id, offset in markers]
     ended = []
     for segment, position, header in _headers(segments, replay_from, end):
         batch = segment.batch(position, header) if header.attributes & CONTROL else b""
