@@ -197,8 +197,9 @@ class LogDirFaults:
         running = [host for host in hosts if host.is_running]
         if not running:
             damaged = hosts[-1] if self._rng.random() < 0.7 else hosts[0]
-            # An earlier fault may have killed a broker while it stopped: then its copy may lack records already.
-            if _clean_stops(hosts) == clean_stops:
+            # An earlier fault may have killed a broker while it stopped, or may let writes fail: then the copy of that
+            # broker may lack records already.
+            if _clean_stops(hosts) == clean_stops and not self._failed:
                 self._lose(damaged)
             # The broker without the directory starts first, so that it could be elected.
             starting = [damaged, *(host for host in hosts if host is not damaged)]

@@ -302,13 +302,16 @@ class ReplicationInvariants:
         """A producer that asked at this time got an acknowledgement of acks=1. Return whether the record must stay.
 
         ``before`` was the leadership when it asked. Without a lease a broker acknowledges nothing that another leader
-        may not have. One that was elected, and does not know it yet, may still have copied the record.
+        may not have. One that was elected, and does not know it yet, may still have copied the record. Without a leader
+        one of the in-sync replicas will be elected.
         """
         leadership = self.leadership(place)
+        in_sync = self.store.view.topics[place.topic].partitions[place.partition].isr
+        leads_next = in_sync if leadership[0] == NO_LEADER else leadership[:1]
         if (
             leadership[0] != broker
             and not self.store.may_act_on_old_role(broker, place, asked_at, s_after=0.0)
-            and not self._have_same(place, offset, broker, leadership[0])
+            and not self._have_same(place, offset, broker, *leads_next)
         ):
             line = f"{place}: broker {broker}, which had no lease, acknowledged offset {offset} with acks=1"
             self._say("acknowledged-by-replaced-leader", f"{line}; {leadership[0]} leads in epoch {leadership[1]}")
