@@ -93,9 +93,11 @@ def plan_create_topic(
 def _new_partition(view: ClusterView, replicas: tuple[int, ...], leader_epoch: int) -> PartitionView:
     """Return a new partition whose live replicas are in sync. Raise InvalidReplicaAssignment if none is alive.
 
-    Before the first broker has registered, all of them count as alive.
+    Before the first broker has registered, all of them count as alive. A broker that is being stopped leads a new
+    partition only if there is no other.
     """
-    isr = tuple(each for each in replicas if each in view.brokers) if view.brokers else replicas
+    alive = tuple(each for each in replicas if each in view.brokers) if view.brokers else replicas
+    isr = tuple(each for each in alive if each not in view.leaving) or alive
     if not isr:
         raise InvalidReplicaAssignment(f"none of the brokers {list(replicas)} is alive")
     return PartitionView(leader=isr[0], leader_epoch=leader_epoch, replicas=replicas, isr=isr)

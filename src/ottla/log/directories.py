@@ -86,6 +86,7 @@ class LogDir:
         self.checkpointed: dict[TopicPartition, int] = {}
         #: the topic ids of the logs that have recovery points, as they are on disk; None if that is not known
         self.topic_ids_written: dict[TopicPartition, str] | None = None
+        self.are_topic_ids_synced = False
         #: the offset below which each log was compacted
         self.cleaner_offsets: dict[TopicPartition, int] = {}
         #: contents of the cleaner's checkpoint on disk; None if it cannot be read

@@ -252,6 +252,9 @@ class LogStore:
         """Prepare for appends, when the metadata store knows which of the loaded logs are lost. Raise OSError."""
         for directory in self.usable_dirs():
             try:
+                # Logs may lack records that had been synced. What they copy in their place is not synced yet.
+                opened = (each for each in directory.logs.values() if each.failure is None)
+                self._lower((each, each.log_end_offset, None) for each in opened)
                 # From here on the next start must treat a crash as a crash.
                 self._disk.remove(os.path.join(directory.path, CLEAN_STOP))
                 self._disk.fsync_dir(directory.path)
@@ -634,18 +637,20 @@ class LogStore:
         Raise WriteFailed. Truncations need this before they remove batches. Recovery would otherwise take the removed
         batches for lost ones and fill their offsets. Each directory is written once, whatever the number of its logs.
         """
+        self._lower((each.log, each.end_offset, each.log_start_offset) for each in truncations)
+
+    def _lower(self, ends: Iterable[tuple[Log, int, int | None]]) -> None:
         lowered: dict[LogDir, Lowered] = {}
-        for each in truncations:
-            of, end_offset, name = each.log, each.end_offset, each.log.name
-            directory = self.dir_of(of)
-            if each.log_start_offset is None and directory.checkpointed.get(name, 0) <= end_offset:
+        for of, end_offset, new_start in ends:
+            directory, name = self.dir_of(of), of.name
+            if new_start is None and directory.checkpointed.get(name, 0) <= end_offset:
                 continue
             for offsets in (directory.cleaner_offsets, directory.high_watermarks):
                 if offsets.get(name, 0) > end_offset:
                     offsets[name] = end_offset
                     if not end_offset:
                         del offsets[name]
-            start = min(of.log_start_offset, end_offset) if each.log_start_offset is None else each.log_start_offset
+            start = min(of.log_start_offset, end_offset) if new_start is None else new_start
             lowered.setdefault(directory, {})[name] = min(of.recovery_point, end_offset), start
         for directory, offsets_of in lowered.items():
             self._write_offsets(directory, sync=True, lowered=offsets_of)
@@ -665,10 +670,10 @@ class LogStore:
         for offsets in (points, starts, marks):
             directory.note_checkpointed(offsets)
         ids = {name: topic_id_text(self._topic_ids[name]) for name in points if name in self._topic_ids}
-        if ids != directory.topic_ids_written:
+        if ids != directory.topic_ids_written or (sync and not directory.are_topic_ids_synced):
             # Before the recovery points: they prove only for a log of the same topic that it had records.
             write_topic_ids(self._disk, directory.path, ids, sync=sync)
-            directory.topic_ids_written = ids
+            directory.topic_ids_written, directory.are_topic_ids_synced = ids, sync
         self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
         if sync:
             directory.starts.write(starts, partial(self._write_checkpoint, directory, START_OFFSETS, sync=True))

@@ -119,6 +119,7 @@ class ReplicaManager:
         self.generation = 0
         self._pending: dict[Log, None] = {}
         self._waiting: dict[Partition, None] = {}
+        self._is_lease_over = False
         #: the partitions whose logs are offline
         self.failed: dict[Partition, None] = {}
         #: free space is checked again when ``bytes_in`` exceeds this
@@ -197,6 +198,7 @@ class ReplicaManager:
             self._replicated[partition] = None
         else:
             self._replicated.pop(partition, None)
+        partition.is_lease_over = self._is_lease_over and len(partition.replicas) > 1
         self.note_isr(partition)
 
     def note_isr(self, partition: Partition) -> None:
@@ -221,6 +223,7 @@ class ReplicaManager:
 
     def set_lease(self, *, is_over: bool) -> None:
         """Let acks=1 wait for the in-sync replicas while this broker may have been replaced as the leader."""
+        self._is_lease_over = is_over
         for partition in self._replicated:
             partition.set_lease(is_over=is_over)
             if partition.has_waiting:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum, IntEnum
+from operator import itemgetter
 from typing import Protocol
 
 from ottla.log.log import Log
@@ -300,10 +301,13 @@ class Partition:
     def set_lease(self, *, is_over: bool) -> None:
         """Let acks=1 wait for the in-sync replicas while this broker may have been replaced as the leader."""
         self.is_lease_over = is_over
-        if is_over and self.written and len(self.maximal_isr) > 1:
+        if is_over:
             written, self.written = self.written, []
             for writer in written:
                 self.wait(_COMMITTED, self.log.log_end_offset, writer)
+            for end_offset, writer in self.waiting.pop(_SYNCED, ()):
+                self.wait(_DURABLE, end_offset, writer)
+            self.waiting.get(_DURABLE, []).sort(key=itemgetter(0))
         self.complete_confirmed()
 
     def confirm_leadership(self, reader: Writer, now: float) -> None:
@@ -599,9 +603,10 @@ class Partition:
         log = self.log
         if acks == -1 and log.flush_acks_all:
             return _DURABLE
+        needs_others = acks == -1 or self.is_lease_over
         if log.log_end_offset - log.synced_end_offset >= log.flush_messages:
-            return _DURABLE if acks == -1 else _SYNCED
-        return _COMMITTED if acks == -1 or self.is_lease_over else _WRITTEN
+            return _DURABLE if needs_others else _SYNCED
+        return _COMMITTED if needs_others else _WRITTEN
 
     def reached(self, until: Until) -> int:
         """Return the offset below which all records are as safe as ``until`` says."""

@@ -26,7 +26,7 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.placement import place_replicas
 from ottla.cluster.schema import SKELETON, ops_create_skeleton, state_path, to_json, topic_path
 from ottla.cluster.store import Changed, Create, Delete, MalformedNode, Node, Put
-from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.cluster.view import NO_LEADER, BrokerView, ClusterView, PartitionView, TopicView
 from ottla.model.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -37,7 +37,7 @@ from ottla.model.errors import (
     PolicyViolation,
     TopicAlreadyExists,
 )
-from ottla.model.types import topic_id_text
+from ottla.model.types import Endpoint, topic_id_text
 
 ID = bytes(range(16))
 
@@ -146,6 +146,19 @@ def test_skeleton_of_an_older_version_is_completed() -> None:
     old = ("/cluster", "/brokers", "/brokers/topics", "/config", "/config/topics", "/config/brokers")
     created = {op.path for op in ops_create_skeleton(old) if isinstance(op, Create)}
     assert created == set(SKELETON) - set(old)
+
+
+def test_broker_that_is_being_stopped_leads_a_new_partition_only_if_there_is_no_other() -> None:
+    view = empty_view()
+    endpoint = Endpoint("PLAINTEXT", "localhost", 9092)
+    for number in (1, 2):
+        view.brokers[number] = BrokerView(broker_id=number, epoch=1, endpoints=(endpoint,), rack=None, incarnation=b"x")
+        view.registered[number] = 1
+    view.leaving = {1}
+    [both] = plan(view, assignments={0: (1, 2)}, partition_count=-1, replication_factor=-1).partitions
+    [alone] = plan(view, assignments={0: (1,)}, partition_count=-1, replication_factor=-1).partitions
+    assert (both.leader, both.isr, both.replicas) == (2, (2,), (1, 2))
+    assert (alone.leader, alone.isr) == (1, (1,))
 
 
 def test_new_partitions_follow_the_old_ones() -> None:

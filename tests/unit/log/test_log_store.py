@@ -11,7 +11,7 @@ import pytest
 from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, offsets, stored, sync, topic, write
 from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
-from ottla.log.checkpoints import CLEAN_STOP
+from ottla.log.checkpoints import CLEAN_STOP, read_offsets, read_topic_ids
 from ottla.log.directories import META, LogDir, check_owner, read_meta
 from ottla.log.store import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from ottla.model.errors import StartError
@@ -446,6 +446,46 @@ def test_start_offset_that_a_truncation_lowers_is_not_written_again_by_a_thread(
 
 DAMAGED = [b"", b"0\n", b"0\n5\n", b"1\n0\n", b"0\n1\norders 0 1", b"0\n1\norders 0\n", b"0\n2\norders 0 3\n", b"\xff",
            b"0\n1\norders 0 99x\n", bytes(30), b"0\nx\norders 0 99\n"]  # fmt: skip
+
+
+def with_recovery_point(disk: MemoryDisk, path: Path) -> StoreFixture:
+    """A store with a replicated log of 15 records whose recovery point is 10."""
+    fixture = StoreFixture(disk, path)
+    fixture.start(spec(settings=ROLLING, replicated=True))
+    for number in range(3):
+        write(fixture.log(), batch(5, timestamp=NOW + 101 * number))
+    sync(fixture.log())
+    fixture.threads.run()
+    return fixture
+
+
+def test_recovery_point_of_a_lost_log_does_not_stay(disk: MemoryDisk, tmp_path: Path) -> None:
+    """The log is copied again. If the power fails then, its records below the old recovery point are not synced."""
+    fixture = with_recovery_point(disk, tmp_path)
+    fixture.store.write_checkpoints({NAME: 12}, sync=True)
+    fixture.abandon()
+    disk.remove_tree(f"{tmp_path}/{NAME}")
+    again = StoreFixture(disk, tmp_path)
+    again.store.lock()
+    again.store.load({NAME: spec(settings=ROLLING, replicated=True)})
+    assert again.log().lost_synced
+    assert read_offsets(disk, str(tmp_path), RECOVERY_POINTS) == {NAME: 10}, "the next start must notice the loss too"
+    again.store.begin_writing()
+    assert read_offsets(disk, str(tmp_path), RECOVERY_POINTS) == {NAME: 0}
+    assert read_offsets(disk, str(tmp_path), HIGH_WATERMARKS) == {}
+    again.abandon()
+
+
+def test_topic_ids_are_synced_with_the_recovery_points(disk: MemoryDisk, tmp_path: Path) -> None:
+    """They prove that a log which is missing had records, although they were written before without a sync."""
+    fixture = with_recovery_point(disk, tmp_path)
+    fixture.store.write_checkpoints({NAME: 12}, sync=False)
+    fixture.store.write_checkpoints({NAME: 12}, sync=True)
+    fixture.abandon()
+    for seed in range(20):
+        crashed = disk.crash(Random(seed), "power")
+        assert read_offsets(crashed, str(tmp_path), RECOVERY_POINTS) == {NAME: 10}
+        assert read_topic_ids(crashed, str(tmp_path)) == {NAME: topic_id_text(TOPIC_ID)}
 
 
 @pytest.mark.parametrize("file", [RECOVERY_POINTS, START_OFFSETS, HIGH_WATERMARKS])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.log.log_fixtures import batch, write
+from tests.unit.log.log_fixtures import batch, sync, write
 from tests.unit.replica.test_partition import new_partition, state
 
 from ottla.replica.isr import Limits, may_lead_again_without_store, may_lead_without_store, wanted_isr
 from ottla.replica.manager import AwaitedWrite
-from ottla.replica.partition import Partition
+from ottla.replica.partition import Partition, Until
 
 LAG_S = 10.0
 #: the registered brokers, each with its broker epoch
@@ -150,6 +150,43 @@ def test_proposed_replica_counts_while_the_outcome_is_unknown() -> None:
     partition.complete_confirmed()
     assert second.code.result() == 0
     assert may_lead_without_store(partition, 1.5, 10.0)
+    loop.close()
+
+
+@pytest.mark.parametrize("flush_messages", [1, 2**63 - 1])
+@pytest.mark.parametrize("lease_ends", ["before the produce", "before its acknowledgement"])
+def test_acks_1_waits_for_the_in_sync_replicas_after_the_lease(flush_messages: int, lease_ends: str) -> None:
+    """Another leader may have been elected, with ``flush.messages`` or without."""
+    partition = new_partition(replicas=3, isr=2, overrides={"flush_messages": flush_messages})
+    loop = asyncio.new_event_loop()
+    writer = AwaitedWrite(loop, 60.0)
+    if lease_ends == "before the produce":
+        partition.set_lease(is_over=True)
+    write(partition.log, batch(1))
+    if (until := partition.until(1)) is Until.WRITTEN:
+        partition.written.append(writer)
+    else:
+        partition.wait(until, 6, writer)
+    partition.set_lease(is_over=True)
+    sync(partition.log)
+    partition.complete_writers()
+    assert not partition.written
+    assert not writer.code.done()
+    partition.note_follower(2, 6, 6, broker_epoch=22, now=1.0)
+    partition.complete_writers()
+    assert writer.code.result() == 0
+    loop.close()
+
+
+def test_acks_1_waits_after_the_lease_if_too_few_replicas_are_in_sync() -> None:
+    """A replica that left the ISR below min.insync.replicas is eligible: it may have been elected."""
+    partition = new_partition(replicas=3, isr=1, overrides={"min_insync_replicas": 2})
+    loop = asyncio.new_event_loop()
+    writer = AwaitedWrite(loop, 60.0)
+    partition.written.append(writer)
+    partition.set_lease(is_over=True)
+    assert not partition.written
+    assert partition.has_waiting
     loop.close()
 
 

@@ -25,6 +25,7 @@ STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 LARGE = PENDING_BATCH_BYTES_MAX + 1000
 LED_BY_ANOTHER = PartitionView(leader=2, leader_epoch=3, replicas=(1, 2), isr=(2,))
 ONLY_REPLICA = PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
+LEADER_OF_TWO = PartitionView(leader=1, leader_epoch=0, replicas=(1, 2), isr=(1, 2))
 
 
 class FakeClock:
@@ -115,6 +116,14 @@ class ManagerFixture:
 @pytest.fixture
 def fixture(tmp_path: Path) -> ManagerFixture:
     return ManagerFixture(tmp_path)
+
+
+def test_partition_that_is_added_after_the_lease_waits_for_the_in_sync_replicas(fixture: ManagerFixture) -> None:
+    fixture.manager.set_lease(is_over=True)
+    alone, replicated = fixture.add(0), fixture.manager.add(spec(TopicPartition("orders", 1)), LEADER_OF_TWO)
+    assert (alone.until(1), replicated.until(1)) == (Until.WRITTEN, Until.COMMITTED)
+    fixture.manager.set_lease(is_over=False)
+    assert replicated.until(1) is Until.WRITTEN
 
 
 # -- leadership -------------------------------------------------------------------------------------------------------
