@@ -230,7 +230,7 @@ sdp: $(VENV)/.dev
 	OTTLA_SDP=1 $(BIN)/pytest tests/sdp -s
 
 # Each extra, installed by pip into an empty virtual environment, with the newest and with the minimum versions: its commands must
-# start, and tests of security, services and schemas pass with the minimum versions. EXTRA=edge VERSIONS=minimum select. Long: 650 MB.
+# start, and tests of security, services and schemas pass with the minimum versions. EXTRA=edge VERSIONS=minimum select. Long: Spark is downloaded for each.
 extras: $(VENV)/.dev
 	$(BIN)/python tests/packaging/extras_check.py $(if $(EXTRA),--extra $(EXTRA)) $(if $(VERSIONS),--versions $(VERSIONS))
 

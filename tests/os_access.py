@@ -31,9 +31,8 @@ METHODS = frozenset(
 )
 
 
-def accesses(text: str) -> list[str]:
-    """Return the names of the modules, functions and methods that the source text uses, each once, sorted."""
-    tree = ast.parse(text)
+def accesses(tree: ast.Module) -> list[str]:
+    """Return the names of the modules, functions and methods that a module uses, each once, sorted."""
     return sorted(set(_imports(tree)) | set(_calls(tree)))
 
 

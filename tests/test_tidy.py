@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,11 @@ BANNED = {"utils", "util", "helpers", "helper", "common", "misc", "core", "impl"
 FUNCTION_EXCEPTIONS = {"log/log.py:append": 92}
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _names(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
@@ -31,13 +37,13 @@ def _names(path: Path) -> str:
 def test_file_stays_readable(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= FILE_LINES_MAX
-    assert ast.get_docstring(ast.parse(text)), "a module says what it is"
+    assert ast.get_docstring(_tree(path)), "a module says what it is"
     assert path.stem not in BANNED
 
 
 @pytest.mark.parametrize("path", FILES, ids=_names)
 def test_functions_stay_short(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             lines = (node.end_lineno or 0) - first.lineno + 1
@@ -106,7 +112,7 @@ OS_ACCESS: dict[str, set[str]] = {
 @pytest.mark.parametrize("path", [path for path in FILES if _names(path).startswith(SIMULATED)], ids=_names)
 def test_operating_system_is_reached_through_interfaces(path: Path) -> None:
     """A run of the simulation (docs/simulation.md) replays only if nothing else reaches a clock, a file or a socket."""
-    used = {name.split(".")[0] if name.startswith("os.") else name for name in accesses(path.read_text())}
+    used = {name.split(".")[0] if name.startswith("os.") else name for name in accesses(_tree(path))}
     assert used == OS_ACCESS.get(_names(path), set())
 
 
@@ -130,12 +136,12 @@ def test_operating_system_is_reached_through_interfaces(path: Path) -> None:
     ],
 )
 def test_access_to_the_operating_system_is_found(line: str, name: str) -> None:
-    assert accesses(line) == [name]
+    assert accesses(ast.parse(line)) == [name]
 
 
 @pytest.mark.parametrize("line", ["disk.open(path)", "clock.monotonic()", "import os\nos.path.join(a, b)", "time = 1"])
 def test_use_of_an_interface_is_allowed(line: str) -> None:
-    assert accesses(line) == []
+    assert accesses(ast.parse(line)) == []
 
 
 def test_broad_except_stands_only_at_the_seams() -> None:
@@ -148,7 +154,7 @@ def test_broad_except_stands_only_at_the_seams() -> None:
         "pipeline/run.py", "registry/exporters_run.py", "web/app.py",
     }  # fmt: skip
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.ExceptHandler) and _is_broad(node) and _names(path) not in allowed:
                 assert isinstance(node.body[-1], ast.Raise), f"{_names(path)}:{node.lineno}"
 
@@ -176,7 +182,7 @@ OWN_TASKS = {
 def test_tasks_are_started_where_their_exceptions_are_reported(path: Path) -> None:
     """A task that ends with an exception that no code looks at ends without a message, as long as it is referred to."""
     starts = {"create_task", "ensure_future", "Thread", "Timer", "run_coroutine_threadsafe"}
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node.func for node in ast.walk(_tree(path)) if isinstance(node, ast.Call)]
     names = {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
     assert bool(names & starts) == (_names(path) in OWN_TASKS)
 

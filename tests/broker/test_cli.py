@@ -174,7 +174,7 @@ def test_a_typo_does_not_create_a_topic(ottla: Run, topic: str) -> None:
 
 def test_a_record_that_is_too_large_fails_alone(ottla: Run, topic: str) -> None:
     done = ottla("produce", topic, "-p", "0", stdin=b"a\n" + b"x" * 2_000_000 + b"\nb\n", code=1)
-    assert done.stderr.decode().startswith(f"2 records to {topic}, partitions 0 (2), 1 errors\nerror: ")
+    assert done.stderr.decode().startswith(f"2 records to {topic}, partitions 0 (2), 1 error\nerror: ")
 
 
 def test_settings_are_set_read_and_unset(ottla: Run, topic: str) -> None:

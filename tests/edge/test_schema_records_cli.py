@@ -81,7 +81,7 @@ def test_records_are_produced_and_consumed_as_lines_of_json(
     line = json.dumps(value, ensure_ascii=False)
     made = ottla("produce", topic, "-s", form, "--schema", file, lines=f"{line}\n{json.dumps(bad)}\nno JSON\n")
     assert made.exit_code == 1
-    assert "1 records to" in made.stderr
+    assert "1 record to" in made.stderr
     assert "2 records were not stored; the first: record 2: the value does not fit schema" in made.stderr
     # The schema is registered now, so that its subject is enough.
     assert ottla("produce", topic, "-s", form, lines=f"{line}\n").exit_code == 0

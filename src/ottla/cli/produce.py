@@ -240,7 +240,9 @@ def _encode_all(pieces: Iterable[Piece], encode: Callable[[Piece], Piece], deliv
 def report_records_in_flight(writer: Writer) -> None:
     """After Ctrl-C, tell the person why the command does not end yet. A broker that answers makes this unnecessary."""
     if count := writer.flush(_IDLE_S):
-        click.echo(f"waiting for the acknowledgement of {count} records; press Ctrl-C again to give up", err=True)
+        click.echo(
+            f"waiting for the acknowledgement of {_count(count, 'record')}; press Ctrl-C again to give up", err=True
+        )
 
 
 def send_all(
@@ -316,14 +318,15 @@ class Deliveries:
         """Say how many records went where; raises `Failure` when some went nowhere."""
         where = ", ".join(f"{partition} ({count})" for partition, count in sorted(self._stored.items()))
         total = sum(self._stored.values())
-        click.echo(
-            f"{total} records to {self._topic}, partitions {where or '-'}, {self._error_count} errors",
-            err=True,
-        )
+        errors = _count(self._error_count, "error")
+        click.echo(f"{_count(total, 'record')} to {self._topic}, partitions {where or '-'}, {errors}", err=True)
         if self._is_timeout:
-            raise NotHealthy(f"{self._error_count} records were not stored: {self._describe_timeout()}")
+            raise NotHealthy(f"{self._not_stored()}: {self._describe_timeout()}")
         if self._error_count:
-            raise Failure(f"{self._error_count} records were not stored; the first: {self._first_error}")
+            raise Failure(f"{self._not_stored()}; the first: {self._first_error}")
+
+    def _not_stored(self) -> str:
+        return f"{_count(self._error_count, 'record')} {'was' if self._error_count == 1 else 'were'} not stored"
 
     def _note_error(self, text: str) -> None:
         self._error_count += 1
@@ -406,3 +409,7 @@ def _parse_timestamp(text: str | None) -> int:
         return parse_time_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--timestamp'") from None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
