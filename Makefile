@@ -159,7 +159,8 @@ groups: $(VENV)/.dev
 transactions: $(VENV)/.dev
 	$(BIN)/pytest tests/transactions --txn-kills $(or $(KILLS),100) --txn-records $(or $(RECORDS),1000000) \
 	  --txn-runs $(or $(RUNS),200) $(if $(SEED),--txn-seed $(SEED)) -s
-	OTTLA_LONG=1 $(BIN)/pytest tests/clauses/test_transaction_clauses.py -k "used_up or thousands"
+	OTTLA_LONG=1 $(BIN)/pytest tests/clauses/test_transaction_clauses.py tests/compat/test_client_transactions.py \
+	  -k "used_up or thousands or a_restart"
 
 # The tests of transactions with a cluster in the place of each broker, in which one broker coordinates the transactions, one leads
 # the topics and one has the groups. Some minutes.

@@ -26,9 +26,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT))
 
 # No deadline: a busy machine is slow, which these tests do not measure. Always the same examples, so that a run of the
-# suite can be repeated; `make properties` looks for new ones, and for twice as many.
+# suite can be repeated; `make properties` looks for new ones, and for three times as many.
 _RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
-settings.register_profile("ottla", deadline=None, derandomize=not _RANDOM, max_examples=100 if _RANDOM else 50)
+settings.register_profile("ottla", deadline=None, derandomize=not _RANDOM, max_examples=100 if _RANDOM else 33)
 settings.load_profile("ottla")
 
 # A shell starts background jobs with SIGINT ignored, and every process that a test starts would inherit that.

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import gc
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,9 @@ _ILLEGAL_GENERATION = 22
 _numbers = itertools.count()
 
 every_client = pytest.mark.parametrize("client", _CLIENTS, indirect=True)
+#: how a broker ends; a kill is the harder one
+_in_campaign = pytest.mark.skipif("OTTLA_LONG" not in os.environ, reason="only in a longer campaign: make transactions")
+every_end = pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=_in_campaign)])
 
 Begin = Callable[..., Any]
 
@@ -332,7 +336,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
 
 
 @every_client
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@every_end
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_open_transactions_go_on_after_a_restart(
     transactional: Begin, broker: BrokerProcess, writer: Confluent, unused_name: str, how: str
@@ -361,7 +365,7 @@ def test_open_transactions_go_on_after_a_restart(
 
 
 @every_client
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@every_end
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_offsets_of_an_open_transaction_survive_a_restart(
     client: Any, transactional: Begin, broker: BrokerProcess, topic: str, group: str, how: str

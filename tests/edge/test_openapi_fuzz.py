@@ -11,7 +11,7 @@ from rest_process import RestClient
 
 pytestmark = pytest.mark.broker
 
-SHORT = ("--phases", "fuzzing", "--max-examples", "2", "--generation-deterministic", "--continue-on-failure")
+SHORT = ("--phases", "fuzzing", "--max-examples", "1", "--generation-deterministic", "--continue-on-failure")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.client, pytest.mark.crash]
 PROTOCOLS = {
     "classic": ("range", ["confluent", "aiokafka", "kafka-python"]),
     "cooperative": ("cooperative-sticky", ["confluent", "confluent", "confluent"]),
-    # It is unreliable here on a busy machine, so `make test` does without it.
     "cooperative with kafka-python": ("cooperative-sticky", ["confluent", "confluent", "kafka-python"]),
     "consumer": ("uniform", ["confluent-848", "confluent-848", "confluent-848"]),
 }
@@ -25,7 +24,7 @@ PROTOCOLS = {
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_broker_that_ends_in_a_rebalance_carries_on(campaign: Campaign, broker: BrokerProcess, protocol: str) -> None:
-    if "kafka-python" in protocol and not campaign.long:
+    if "cooperative" in protocol and not campaign.long:
         pytest.skip("only in a longer campaign: make groups")
     rng = random.Random(campaign.seed)
     assignor, clients = PROTOCOLS[protocol]

@@ -26,7 +26,7 @@ from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 RETENTION_MS = 60_000
 SEEDS = 2
 #: `make test` cuts after every third change and begins anywhere, `make crash` after every single one
-EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "6"))
+EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "12"))
 
 
 def settings_of(policy: str) -> TopicSettings:

@@ -183,7 +183,7 @@ def read_in_every_way(batch: bytes, max_bytes: int) -> None:
         recompress(batch, GZIP, max_bytes=max_bytes)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(
     records=record_lists,
     codec=codecs,
@@ -200,7 +200,7 @@ def test_damage_raises_invalid_record_and_nothing_else(
     read_in_every_way(bytes(batch), 1 << 20)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(section=st.binary(max_size=300), codec=st.integers(0, 7), count=st.integers(0, 40))
 def test_noise_raises_invalid_record_and_nothing_else(section: bytes, codec: int, count: int) -> None:
     batch = bytearray(build_batch([Record(timestamp=0)], codec=0)[:61] + section)

@@ -224,7 +224,7 @@ def test_partitions_are_those_of_kafka_python(keys: list[bytes | None], count: i
     assert murmur2_partitions(pa.array(keys, pa.binary()), count, sticky=0).tolist() == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(long_record_lists() | record_lists, codecs, st.randoms(use_true_random=False), st.booleans())
 def test_damage_behind_a_good_checksum_is_found_by_all_readers_or_by_none(
     records: list[Record], codec: int, chance: random.Random, cut: bool
@@ -249,7 +249,7 @@ def test_damage_behind_a_good_checksum_is_found_by_all_readers_or_by_none(
     assert rows.column("offset").to_pylist() == [row.offset for row in expected]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(record_lists, codecs, st.randoms(use_true_random=False))
 def test_damage_anywhere_is_refused_and_nothing_else_happens(
     records: list[Record], codec: int, chance: random.Random

@@ -24,8 +24,8 @@ from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 
 RETENTION_MS = 60_000
 SEEDS = 1
-#: `make test` cuts after every sixth change and begins anywhere, `make crash` after every single one
-EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "6"))
+#: `make test` cuts after every twelfth change and begins anywhere, `make crash` after every single one
+EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "12"))
 
 
 def settings_of(policy: str) -> TopicSettings:
