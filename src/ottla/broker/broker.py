@@ -723,13 +723,15 @@ class Broker:
         self._write_seen()
         await self._threads.drain()
         self._are_logs_closed = True
-        self._log_store.close(self.replicas.high_watermarks())
-        self._threads.close()
-        if self._membership is not None:
-            await self._membership.end_run()
-        await self._close_store()
-        if self._metrics.http is not None:
-            await self._metrics.http.close()
+        try:
+            self._log_store.close(self.replicas.high_watermarks())
+        finally:
+            self._threads.close()
+            if self._membership is not None:
+                await self._membership.end_run()
+            await self._close_store()
+            if self._metrics.http is not None:
+                await self._metrics.http.close()
 
     async def _complete_writes(self) -> None:
         """Wait for the syncs of appended batches, so that no request is refused whose records are stored."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from ottla.broker.services import Services
 from ottla.cluster.decide import decide_and_write
 from ottla.cluster.leadership import change_isr, ops_change_isr, replace_partition
+from ottla.cluster.multis import names_by_multi
 from ottla.cluster.store import Op, StoreError
 from ottla.cluster.view import ClusterView, TopicView
 from ottla.model.errors import KafkaError
@@ -103,9 +104,8 @@ class IsrChanges:
             by_topic: dict[str, list[Partition]] = {}
             for partition in wanted:
                 by_topic.setdefault(partition.name.topic, []).append(partition)
-            names = list(by_topic)
-            for start in range(0, len(names), _TOPICS_PER_MULTI):
-                batch = [each for name in names[start : start + _TOPICS_PER_MULTI] for each in by_topic[name]]
+            for names in names_by_multi(self._services.view, by_topic, _TOPICS_PER_MULTI):
+                batch = [each for name in names for each in by_topic[name]]
                 await self._write({partition: wanted[partition] for partition in batch}, registered, unsettled)
         finally:
             self._is_writing = False

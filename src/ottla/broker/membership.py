@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.broker.contacts import Contacts
@@ -40,6 +40,7 @@ from ottla.cluster.leadership import (
     ops_elect,
     ops_mark_unclean,
 )
+from ottla.cluster.multis import in_one_multi, names_by_multi
 from ottla.cluster.registration import Registration
 from ottla.cluster.schema import broker_json
 from ottla.cluster.store import Op, StoreError
@@ -160,6 +161,8 @@ class Membership:
         used = store.usable_dirs()
         is_complete = len(used) == len(store.dirs)
         if last is not None:
+            present = {each.directory_id for each in store.dirs}
+            store.has_absent_dirs = any(each not in present for each in last.last_runs)
             self._last_run = run_number(last.run)
             runs = {run_number(last.last_runs[each]) for each in compared.missing}
             self._unusable_run = runs.pop() if len(runs) == 1 else self._last_run
@@ -172,7 +175,7 @@ class Membership:
                 len(self._log_store.created), min(map(str, self._log_store.created), default="-"),
             )  # fmt: skip
         if unclean := self._unclean_ends(compared, is_first_run=last is None):
-            await self._mark_unclean(unclean)
+            await self._mark_unclean(unclean, {name for name in unclean if self._was_never_stored(name, last)})
         unusable = () if is_complete else compared.missing
         dirs = next_dirs(last, paths_by_id(store, used), run, unusable)
         await self.registration.write_dirs(dirs)
@@ -200,6 +203,21 @@ class Membership:
             for name, its_log in store.logs.items()
             if name in lost or not self._is_clean(name, is_first_run)
         }
+
+    def _was_never_stored(self, name: TopicPartition, last: RegisteredDirs | None) -> bool:
+        """Return whether a log that counts as lost had no synced records.
+
+        It can only have been in directories that have been absent since the run of its mark. All of them are back, and
+        none has a trace of it.
+        """
+        lost = self._state_of(name).lost_end(self._services.broker_id)
+        if lost is None or lost.last_epoch == -1 or last is None:
+            return False
+        absent = {each for each, run in last.last_runs.items() if run_number(run) == lost.last_epoch}
+        back = [each for each in self._log_store.usable_dirs() if each.directory_id in absent]
+        return bool(absent) and len(back) == len(absent) and all(
+            each.content is not DirContent.UNKNOWN and name not in each.known_names for each in back
+        )  # fmt: skip
 
     def _may_be_older(self, name: TopicPartition, its_log: Log) -> bool:
         """Return whether the directory of a log is not known to have its last version."""
@@ -232,7 +250,9 @@ class Membership:
             )  # fmt: skip
         return str(name) in store.dir_of(its_log).clean_folders
 
-    async def _mark_unclean(self, unclean: Mapping[TopicPartition, LogEnd]) -> None:
+    async def _mark_unclean(
+        self, unclean: Mapping[TopicPartition, LogEnd], never_stored: Collection[TopicPartition]
+    ) -> None:
         """Write the ends of logs into the partitions whose committed records this broker was known to have."""
         services, own = self._services, self._services.broker_id
         ends: dict[str, dict[int, LogEnd | None]] = {}
@@ -245,12 +265,18 @@ class Membership:
             if name not in self._log_store.created and not directory.offline:
                 runs.setdefault(name.topic, {})[name.partition] = directory.run
         _report_unclean(unclean)
+        lost_synced = {name for name, its_log in self._log_store.logs.items() if its_log.lost_synced}
+        destroyed = numbers_by_topic(lost_synced | self._log_store.lost)
+        never = numbers_by_topic(never_stored)
         opened = {name: topic.topic_id for name, topic in services.view.topics.items()}
 
         def mark(topic: TopicView) -> TopicView | None:
             if opened[topic.name] != topic.topic_id:
                 return mark_unclean(topic, own, {})  # the topic was created again since the logs were opened
-            return mark_unclean(topic, own, ends[topic.name], runs=runs.get(topic.name, {}), last_run=self._last_run)
+            return mark_unclean(
+                topic, own, ends[topic.name], runs=runs.get(topic.name, {}), last_run=self._last_run,
+                destroyed=destroyed.get(topic.name, ()), never_stored=never.get(topic.name, ()),
+            )  # fmt: skip
 
         current = await load_view(services.store)
         await self._mark(current, [name for name in current.topics if name in ends], mark, watched=False)
@@ -260,8 +286,7 @@ class Membership:
     ) -> None:
         """Write what ``mark`` makes of these topics, some of them in each multi. Raise KafkaError, StoreError."""
         services, own = self._services, self._services.broker_id
-        for start in range(0, len(names), _TOPICS_PER_MULTI):
-            batch = names[start : start + _TOPICS_PER_MULTI]
+        for batch in names_by_multi(view, names, _TOPICS_PER_MULTI):
 
             def decide(view: ClusterView, batch: Sequence[str] = batch) -> tuple[Sequence[Op], None]:
                 marked = [mark(view.topics[name]) for name in batch if name in view.topics]
@@ -389,10 +414,14 @@ class Membership:
 
     async def _mark_offline(self, runs: Mapping[str, Mapping[int, int]]) -> None:
         services, own = self._services, self._services.broker_id
+        ids = {name: services.view.topics[name].topic_id for name in runs}
+
+        def mark(topic: TopicView) -> TopicView | None:
+            is_same = ids[topic.name] == topic.topic_id  # otherwise the topic was created again, with another log
+            return mark_offline(topic, own, runs[topic.name]) if is_same else None
+
         try:
-            await self._mark(
-                services.view, list(runs), lambda topic: mark_offline(topic, own, runs[topic.name]), watched=True
-            )
+            await self._mark(services.view, list(runs), mark, watched=True)
         except (KafkaError, StoreError) as error:
             log.warning("logs that are offline cannot be reported now error=%s", error)
         finally:
@@ -555,7 +584,7 @@ class Membership:
 
         def decide(view: ClusterView) -> tuple[Sequence[Op], list[str]]:
             changed = [topic for topic in leave(view, own, min_isr=self._min_isr) if topic.name not in handed_over]
-            topics = changed[:_TOPICS_PER_MULTI]
+            topics = in_one_multi(changed, _TOPICS_PER_MULTI)
             return ops_elect(view, topics), [topic.name for topic in topics]
 
         try:
@@ -579,6 +608,14 @@ class Membership:
         """Delete the nodes of this broker, so that others need not wait for the end of its session."""
         await self.controller.resign()
         await self.registration.end()
+
+
+def numbers_by_topic(names: Iterable[TopicPartition]) -> dict[str, set[int]]:
+    """Return the numbers of partitions by their topics."""
+    numbers: dict[str, set[int]] = {}
+    for name in names:
+        numbers.setdefault(name.topic, set()).add(name.partition)
+    return numbers
 
 
 def _log_end(broker_id: int, of: Log, *, is_lost: bool) -> LogEnd:

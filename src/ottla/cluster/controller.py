@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ottla.cluster.multis import check_state_size
 from ottla.cluster.placement import ordered_brokers, place_replicas, racks_of
 from ottla.cluster.schema import (
     TOPICS,
@@ -87,7 +88,9 @@ def plan_create_topic(
             raise InvalidReplicationFactor("replication factor must be larger than 0, or -1 for the default")
         replicas = _place(view, brokers_to_use(view, brokers, factor), count, factor, topic_id)
     partitions = tuple(_new_partition(view, ids, leader_epoch) for ids in replicas)
-    return TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
+    topic = TopicView(name=wanted.name, topic_id=topic_id, partitions=partitions, config=dict(wanted.config))
+    check_state_size(view, topic)
+    return topic
 
 
 def _new_partition(view: ClusterView, replicas: tuple[int, ...], leader_epoch: int) -> PartitionView:
@@ -207,7 +210,9 @@ def plan_create_partitions(
         usable = brokers_to_use(view, brokers, factor)
         replicas = _place(view, usable, count - now, factor, topic.topic_id, existing=topic)
     added = tuple(_new_partition(view, ids, leader_epoch=0) for ids in replicas)
-    return replace(topic, partitions=topic.partitions + added)
+    grown = replace(topic, partitions=topic.partitions + added)
+    check_state_size(view, grown)
+    return grown
 
 
 def ops_update_topic(view: ClusterView, topic: TopicView, change_id: bytes) -> list[Op]:

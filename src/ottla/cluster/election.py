@@ -27,6 +27,7 @@ from ottla.cluster.leadership import (
     ops_elect,
     set_min_isr,
 )
+from ottla.cluster.multis import TOPICS_PER_MULTI, in_one_multi
 from ottla.cluster.reassignment import ops_reassign, progress_all
 from ottla.cluster.schema import (
     CONTROLLER,
@@ -43,9 +44,6 @@ from ottla.model.errors import ErrorCode, KafkaError, Refused
 
 log = logging.getLogger(__name__)
 
-#: topics and partitions whose states are written in one multi, which must not exceed ZooKeeper's limit of 1 MB
-_TOPICS_PER_MULTI = 500
-_PARTITIONS_PER_MULTI = 5_000
 #: each of these has an assignment, too
 _TOPICS_PER_REASSIGNMENT = 50
 #: how often the controller makes the decisions that depend on time
@@ -74,16 +72,6 @@ def count_changes(view: ClusterView, topics: Sequence[TopicView]) -> Changes:
                 elections += 1
                 unclean += new.leader not in old.isr and new.leader not in old.elr
     return Changes(len(topics), elections, unclean)
-
-
-def in_one_multi(topics: Sequence[TopicView], topics_max: int = _TOPICS_PER_MULTI) -> list[TopicView]:
-    """Return the first topics, at least one, whose states fit into one multi."""
-    partitions = 0
-    for count, topic in enumerate(topics[:topics_max]):
-        partitions += len(topic.partitions)
-        if count and partitions > _PARTITIONS_PER_MULTI:
-            return list(topics[:count])
-    return list(topics[:topics_max])
 
 
 class Controller:
@@ -216,14 +204,14 @@ class Controller:
         if view.controller != ControllerView(self._id, self.epoch):
             raise Refused(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
         resized = (set_min_isr(view, topic, self._wanted_min_isr) for topic in view.topics.values())
-        if topics := in_one_multi([*islice((topic for topic in resized if topic is not None), _TOPICS_PER_MULTI)]):
+        if topics := in_one_multi([*islice((topic for topic in resized if topic is not None), TOPICS_PER_MULTI)]):
             return ops_elect(view, topics, self.epoch), count_changes(view, topics)
         now = self._clock.monotonic()
         self._below_min.note(view, self._min_isr, now)
         topics = in_one_multi(
             elect(
                 view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed,
-                limit=_TOPICS_PER_MULTI,
+                limit=TOPICS_PER_MULTI,
             )
         )  # fmt: skip
         if topics:

@@ -324,7 +324,7 @@ def change_isr(
 
 def mark_unclean(
     topic: TopicView, broker: int, ends: Mapping[int, LogEnd | None], *, runs: Mapping[int, int] = _NO_RUNS,
-    last_run: int = -1,
+    last_run: int = -1, destroyed: Collection[int] = (), never_stored: Collection[int] = (),
 ) -> TopicView | None:  # fmt: skip
     """Return the topic after an unclean stop of a broker; None if the broker is in no ISR and in no ELR.
 
@@ -338,6 +338,10 @@ def mark_unclean(
     replica would have left the ISR and the ELR. A log of an earlier run lacks records that were committed in between,
     unless it has exactly this end already: then the start that wrote it was interrupted.
 
+    A log that is ``destroyed`` has left traces in the directory in which it was, so no other directory can bring it
+    back: it is marked without a run. A lost log was ``never_stored`` if all directories that were absent since that run
+    have come back and have no trace of it: it had no synced records, so it counts with the end that it has now.
+
     The mark of an offline log has the number of the run that had it last if its whole directory is offline. It is
     judged in the same way, and if it is lost later, the mark keeps this number.
 
@@ -350,14 +354,15 @@ def mark_unclean(
         if broker in partition.isr or broker in partition.elr:
             offline = next((each for each in partition.unclean if _is_awaited(each, broker)), None)
             had_last = last_run if offline is None else offline.last_epoch
-            newly_lost = LogEnd(broker, had_last, LOG_LOST)
+            newly_lost = LogEnd(broker, -1 if number in destroyed else had_last, LOG_LOST)
             end, run = ends.get(number, newly_lost), runs.get(number, -1)
             if end is None:
                 partitions.append(partition)
                 continue
             lost = partition.lost_end(broker)
             if lost is not None:
-                is_complete = end.end_offset != LOG_LOST and run == lost.last_epoch != -1
+                is_back = run == lost.last_epoch != -1 or number in never_stored
+                is_complete = end.end_offset != LOG_LOST and is_back
                 end = end if is_complete else lost  # otherwise what it has now was begun anew, or is older
             elif end.end_offset == LOG_LOST or (run not in (-1, had_last) and end not in partition.unclean):
                 end = newly_lost

@@ -16,6 +16,7 @@ from ottla.env.tasks import Threads
 from ottla.log.checkpoints import write_clean_stop
 from ottla.log.directories import LogDir
 from ottla.log.log import Log
+from ottla.model.errors import CorruptMessage
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,6 @@ def _flush(of: Log, directory: LogDir, failed: dict[LogDir, OSError]) -> None:
         of.flush_files()
     except WriteFailed as error:
         failed[directory] = error
-    except OSError as error:
+    except (OSError, CorruptMessage) as error:
         log.error("log cannot be stopped cleanly, a file is unreadable dir=%s error=%s", of.directory, error)
         of.failure = str(error)

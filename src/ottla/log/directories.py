@@ -70,6 +70,8 @@ class LogDir:
         self.has_clean_stop = False
         #: the folders in the clean stop file; one that is missing there was not flushed, because a file was unreadable
         self.clean_folders: frozenset[str] = frozenset()
+        #: the logs in the recovery points and in the clean stop file, when the directory was loaded
+        self.known_names: set[TopicPartition] = set()
         self.offline = False
         #: whether the metadata store knows that the directory is offline
         self.is_recorded = False

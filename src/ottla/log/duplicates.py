@@ -31,11 +31,13 @@ def choose_duplicates(
     paths = dict.fromkeys(directory.path for directories in found.values() for directory in directories)
     clean = {path: read_clean_stop(disk, path) or {} for path in paths}
 
-    def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int, bool]:
+    def rank(directory: LogDir, spec: PartitionSpec) -> tuple[bool, bool, int, bool, bool]:
         file = os.path.join(directory.path, str(spec.name), METADATA)
-        has_id = topic_id_in(read_derived_file(disk, file)) == topic_id_text(spec.topic_id)
+        # A power failure may have taken the id of a log that has never had records.
+        found, wanted = topic_id_in(read_derived_file(disk, file)), topic_id_text(spec.topic_id)
         was_used = str(spec.name) in clean[directory.path]
-        return has_id, directory.run == spec.last_run != -1, directory.content, was_used
+        is_last = directory.run == spec.last_run != -1
+        return found in (None, wanted), is_last, directory.content, found == wanted, was_used
 
     return {
         name: max(directories, key=lambda each, spec=specs[name]: rank(each, spec)).path  # type: ignore[misc]

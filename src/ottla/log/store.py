@@ -101,6 +101,8 @@ class LogStore:
         #: whether the metadata store has to know of an offline directory before a log is created: the log may take the
         #: place of one in that directory
         self.records_failures = False
+        #: whether earlier runs used directories that are not in ``dirs``; they may come back, with older logs
+        self.has_absent_dirs = False
         #: whether each directory is new or its last stop was clean
         self.was_clean = True
         #: called when a sealed segment, or the log start checkpoint, could not be synced
@@ -213,6 +215,7 @@ class LogStore:
         start_offsets = read_offsets(self._disk, path, START_OFFSETS)
         directory.note_checkpointed(recovery_points)
         directory.note_checkpointed(start_offsets)
+        directory.known_names = {*recovery_points, *filter(None, map(partition_of, clean or ()))}
         cleaner_offsets = self._load_cleaner_offsets(directory)
         directory.high_watermarks = marks = read_offsets(self._disk, path, HIGH_WATERMARKS)
         directory.note_checkpointed(marks)
@@ -290,7 +293,8 @@ class LogStore:
         self._topic_ids[spec.name] = spec.topic_id
         try:
             owner = check_topic_id(self._disk, directory.path, folder, spec)
-            if owner is Owner.NOT_KNOWN and (directory.has_clean_stop or offsets.recovery_point):
+            was_empty = clean.log_end_offset == 0 if clean is not None else not directory.has_clean_stop
+            if owner is Owner.NOT_KNOWN and (offsets.recovery_point or not was_empty):
                 self.lost.add(spec.name)  # the file was damaged, and the log may have had records
             if owner is Owner.NOT_KNOWN or owner is Owner.EARLIER_TOPIC:
                 return
@@ -382,11 +386,11 @@ class LogStore:
                 self.on_dir_failed(directory, error)
 
     def _make_folder_early(self, made: Log) -> None:
-        """Create the folder of a new log before its first append if there are several directories.
+        """Create the folder of a new log before its first append if there are several directories, or were earlier.
 
         A log without a folder was then in a directory that is missing.
         """
-        if len(self.dirs) > 1:
+        if len(self.dirs) > 1 or self.has_absent_dirs:
             try:
                 made.make_folder_if_new()
             except OSError as error:

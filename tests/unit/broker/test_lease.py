@@ -171,7 +171,7 @@ def test_broker_that_leaves_hands_each_topic_over_once(
     membership: MembershipFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A controller elects it again while it is alive. It would never stop."""
-    topic: Any = SimpleNamespace(name="t")
+    topic: Any = SimpleNamespace(name="t", partitions=())
     monkeypatch.setattr("ottla.broker.membership.leave", lambda view, broker, min_isr: [topic])
     monkeypatch.setattr("ottla.broker.membership.ops_elect", lambda view, topics: [each.name for each in topics])
 

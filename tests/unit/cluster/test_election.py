@@ -275,13 +275,3 @@ def test_controller_reports_its_election_once_it_is_active() -> None:
 
     run(scenario)
     assert reports == [True]
-
-
-@pytest.mark.parametrize(("sizes", "fitting"), [([1] * 3, 3), ([1] * 600, 500), ([4000, 1000, 1], 2), ([9000, 1], 1)])
-def test_topics_of_one_multi_have_a_limited_number_of_partitions(sizes: list[int], fitting: int) -> None:
-    partition = PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
-    topics = [
-        TopicView(name=f"t{number}", topic_id=bytes(16), partitions=(partition,) * size)
-        for number, size in enumerate(sizes)
-    ]
-    assert election.in_one_multi(topics) == topics[:fitting]

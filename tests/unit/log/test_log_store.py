@@ -11,7 +11,7 @@ import pytest
 from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, offsets, stored, sync, topic, write
 from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
-from ottla.log.checkpoints import CLEAN_STOP, read_offsets, read_topic_ids
+from ottla.log.checkpoints import CLEAN_STOP, read_clean_stop, read_offsets, read_topic_ids
 from ottla.log.directories import META, LogDir, check_owner, read_meta
 from ottla.log.store import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from ottla.model.errors import StartError
@@ -363,6 +363,29 @@ def test_directory_that_cannot_be_written_keeps_no_other_one_from_a_clean_stop(
     assert disk.exists(f"{paths[not failing]}/{HIGH_WATERMARKS}")
     assert not fixture.stop()
     assert [disk.exists(f"{path}/{CLEAN_STOP}") for path in paths] == [failing == 1, failing == 0]
+
+
+def test_damaged_batch_does_not_make_the_stop_of_other_logs_unclean(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    disk = disk_with(paths[0])
+    disk.makedirs(str(paths[1]))
+    one, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    specs = spec(one, replicated=True), spec(other, replicated=True)
+    fixture = StoreFixture(disk, *paths)
+    fixture.start(*specs)
+    write(fixture.log(one), *(batch() for _ in range(10)))
+    assert fixture.stop()
+    again = StoreFixture(disk, *paths)
+    again.start(*specs)
+    write(again.log(one), *(batch() for _ in range(5)))
+    again.log(one).truncate_to(12)  # so that the state of producers is read from the batches
+    size = len(batch())
+    path = again.log(one).segments[0].path(".log")
+    disk.damage(path, lambda data: data[: 3 * size + 8] + b"\0\0\0\1" + data[3 * size + 12 :])  # the length
+    assert again.stop()
+    assert set(read_clean_stop(disk, str(paths[0])) or {}) | set(read_clean_stop(disk, str(paths[1])) or {}) == {
+        "orders-1"
+    }
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------
