@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.hostile.harness import MIB, Attacked, scaled
+from tests.served_apis import served_apis
 
-from ottla.broker.dispatch import served_apis
 from ottla.testing.raw import Closed, RawClient, fetch_from, fetch_request, request_bytes
 from ottla.wire import REQUEST_ELEMENTS_MAX, request_class
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest

@@ -86,7 +86,7 @@ class Request:
             return await admin.create_topic_with_id(self.name, partitions, dict(config))
         if self.kind == "block":
             try:
-                return NONE, await ProducerIds(admin.store, admin.services.broker_id).next()
+                return NONE, await ProducerIds(admin.store, admin.metadata.broker_id).next()
             except KafkaError:
                 return TIMED_OUT, None
         return await self._change(admin), None

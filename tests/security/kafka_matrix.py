@@ -23,11 +23,11 @@ import uvloop
 from benchmarks import kafka_server
 from benchmarks.kafka_server import KAFKA_VERSION, ApacheKafka
 from benchmarks.processes import free_port
+from tests.served_apis import served_apis
 from tests.unit.broker.access_rules import ABSENT, FIELDS_OF, TOPIC, Acl, Names, Shape
 from tests.unit.broker.memory_broker import MemoryBroker
 from tests.unit.broker.test_access_matrix import SHAPES, Case, Matrix, clients_of, codes_in, is_hidden
 
-from ottla.broker.dispatch import served_apis
 from ottla.security.acls import ResourceType
 from ottla.testing.raw import Closed, RawClient, read_answer
 from ottla.wire import Message

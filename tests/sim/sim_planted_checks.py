@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace as changed
 from typing import Any
 
-import ottla.broker.apis.configs as configs_module
-import ottla.broker.apis.offsets as offsets_module
 import ottla.broker.apis.topics as topics_module
 import ottla.coordinator.offsets as group_offsets_module
 import ottla.log.store as log_store_module
+from ottla.broker.apis.configs import ConfigApis
+from ottla.broker.apis.offsets import OffsetApis
 from ottla.coordinator.classic import ClassicGroup
 from ottla.coordinator.group_runtime import GroupRuntime
 from ottla.coordinator.offsets import Offsets
@@ -201,7 +201,7 @@ def deleted_records_are_returned(replace: Replace) -> None:
 
 def last_record_is_not_readable(replace: Replace) -> None:
     """Fetch and ListOffsets take the last record for the end of the log."""
-    list_offset, read = offsets_module._list_offset, Log.read
+    list_offset, read = OffsetApis._list_offset, Log.read
 
     async def list_offset_before(*args: Any) -> None:
         await list_offset(*args)
@@ -211,7 +211,7 @@ def last_record_is_not_readable(replace: Replace) -> None:
         is_client = size_bytes_max < 1 << 30 and not self.name.topic.startswith("__")
         return read(self, offset, size_bytes_max, end_offset - is_client, at_least_one=at_least_one)
 
-    replace(offsets_module, "_list_offset", list_offset_before)
+    replace(OffsetApis, "_list_offset", list_offset_before)
     replace(Log, "read", read_before)
 
 
@@ -349,8 +349,7 @@ def partitions_are_not_stored(replace: Replace) -> None:
 
 def config_is_not_stored(replace: Replace) -> None:
     """A change of a topic's settings is answered without a change."""
-    alterations = {**configs_module._ALTERATIONS, configs_module.TOPIC: lambda *args: []}
-    replace(configs_module, "_ALTERATIONS", alterations)
+    replace(ConfigApis, "_alter_topic", lambda self, *args: [])
 
 
 #: of one broker

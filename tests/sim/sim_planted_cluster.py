@@ -24,6 +24,7 @@ from ottla.coordinator.outcome import Producer
 from ottla.coordinator.runtime import ShardRuntime
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
+from ottla.net.connection import Connection
 from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers, _Followed
 from ottla.replica.manager import TruncationRequest
 from ottla.replica.partition import Partition, Role
@@ -90,8 +91,8 @@ def isr_join_without_epoch_check(replace: Replace) -> None:
     """A leader adds a replica to the ISR because of what an earlier process of that broker had fetched."""
     propose = IsrChanges._propose
 
-    async def propose_for_any_run(self: IsrChanges, wanted: Any, registered: object) -> None:
-        await propose(self, wanted, self._services.view.registered)
+    async def propose_for_any_run(self: IsrChanges, wanted: Any, registered: object, unsettled: Any) -> None:
+        await propose(self, wanted, self._metadata.view.registered, unsettled)
 
     replace(isr_module, "may_join", _join_when_written)
     replace(IsrChanges, "_propose", propose_for_any_run)
@@ -102,8 +103,8 @@ def kip_380(replace: Replace) -> None:
     """A leader ignores the broker epoch of a fetch: a late one of an earlier process counts for the new one."""
     begin, seen = FetchApi._begin_replica, dict[tuple[Partition, int, int], float]()
 
-    def begin_for_any_run(self: FetchApi, request: FetchRequest, by_id: bool) -> Any:
-        return begin(self, request._replace(replica_epoch=1 << 60), by_id)
+    def begin_for_any_run(self: FetchApi, connection: Connection, request: FetchRequest, by_id: bool) -> Any:
+        return begin(self, connection, request._replace(replica_epoch=1 << 60), by_id)
 
     def may_join(partition: Partition, broker_id: int, broker_epochs: Mapping[int, int]) -> bool:
         """The broker has fetched since the leader knows its registration. As in Kafka, it need not have synced."""

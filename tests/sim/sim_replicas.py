@@ -18,7 +18,6 @@ import contextlib
 from functools import partial
 from random import Random
 from struct import Struct
-from types import SimpleNamespace
 from typing import Any
 
 from sim_host import SimulatedClock, SimulatedThreads
@@ -27,6 +26,7 @@ from sim_network import HostNetwork, SimulatedNetwork
 
 from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.cluster.view import PartitionView
 from ottla.env.deferred import Deferred
 from ottla.env.metrics import Histogram
@@ -112,12 +112,14 @@ class ReplicaHost:
             idle_ms_max=600_000, in_flight_max=10, before_replies=self._write, latency={1: Histogram()},
             network=network,
         )  # fmt: skip
-        services: Any = SimpleNamespace(
-            broker_id=self.number, new_id=partial(Random(self.number).randbytes, 16), replicas=self.manager,
-            settings=SETTINGS, wheel=TimerWheel(loop),
-            deferred=Deferred(loop, clock.monotonic), loop=loop, access=ALL_ALLOWED,
+        unused: Any = None
+        new_id = partial(Random(self.number).randbytes, 16)
+        metadata = ClusterMetadata(unused, SETTINGS, cluster_id="cluster", new_id=new_id)
+        metadata.broker_id = self.number
+        self.fetch = FetchApi(
+            metadata=metadata, replicas=self.manager, loop=loop, wheel=TimerWheel(loop),
+            deferred=Deferred(loop, clock.monotonic), access=ALL_ALLOWED, throttling=unused,
         )  # fmt: skip
-        self.fetch = FetchApi(services)
         self.clients = BrokerClients(loop, network, client_id=self.name)
         self.fetchers = ReplicaFetchers(
             loop=loop, clients=self.clients, replicas=self.manager, clock=clock, broker_id=self.number,

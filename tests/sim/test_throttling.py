@@ -91,8 +91,8 @@ class World:
     @property
     def throttling(self) -> Any:
         broker = self.hosts[1].broker
-        assert broker is not None and broker._services is not None
-        return broker._services.throttling
+        assert broker is not None
+        return broker._throttling
 
     async def connect(self, client_id: str = "app", *, broker: int = 1, host: str = "client") -> Client:
         return Client(self, await self.network.connect(host, f"broker-{broker}", PORT), client_id)

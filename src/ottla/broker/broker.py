@@ -18,13 +18,27 @@ from dataclasses import replace
 from functools import partial
 
 from ottla.broker.access import Access
+from ottla.broker.apis.acls import AclApis
+from ottla.broker.apis.cluster import ClusterApis
+from ottla.broker.apis.configs import ConfigApis
+from ottla.broker.apis.coordinators import CoordinatorApis
 from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.apis.groups import GroupApis
+from ottla.broker.apis.log_dirs import LogDirApis
+from ottla.broker.apis.metadata import MetadataApis
+from ottla.broker.apis.offsets import OffsetApis
 from ottla.broker.apis.produce import ProduceApi
+from ottla.broker.apis.tokens import TokenApis
+from ottla.broker.apis.topics import TopicApis
+from ottla.broker.apis.transactions import TransactionApis
+from ottla.broker.apis.users import UserApis
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.cluster_metrics import ClusterMetrics
+from ottla.broker.component import Component
 from ottla.broker.coordination import Coordination
 from ottla.broker.data_directories import lock_data
 from ottla.broker.dead_letters import DeadLetters
-from ottla.broker.dispatch import Dispatcher, served_apis
+from ottla.broker.dispatch import Dispatcher, table_of
 from ottla.broker.group_metrics import GroupMetrics
 from ottla.broker.incarnation import read_runs, recognise
 from ottla.broker.listeners import ListenerSecurity, insecure_listeners
@@ -35,7 +49,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.schema_lookup import SchemaLookups
 from ottla.broker.schema_validation import SchemaValidation
 from ottla.broker.seen_metadata import SeenMetadata
-from ottla.broker.services import Services
+from ottla.broker.throttling import Throttling
 from ottla.broker.zookeeper_access import zookeeper_security
 from ottla.cluster.access_nodes import ACCESS_SKELETON, quotas_in
 from ottla.cluster.controller import ops_bump_leader_epochs, put_state
@@ -140,7 +154,11 @@ class Broker:
             latency=self._latency, network=self._network,
         )  # fmt: skip
         self._store: MetadataStore | None = None
-        self._services: Services | None = None
+        #: known when the metadata store is open
+        self._metadata: ClusterMetadata | None = None
+        self._throttling = Throttling(self._wheel, self._clock.monotonic, loop)
+        self._components: list[Component] = []
+        self._log_moves: LogMoves | None = None
         self._coordination: Coordination | None = None
         self._membership: Membership | None = None
         #: the same in a cluster; None for a broker that is alone, whose lease never ends
@@ -329,36 +347,11 @@ class Broker:
         """Step 5: open the logs of the partitions that the store lists, and begin a run of this broker."""
         assert self._store is not None
         settings = self._settings
-        self._services = services = Services(
-            broker_id=settings.broker_id, cluster_id=cluster_id, clock=self._clock, loop=self._loop,
-            wheel=self._wheel, deferred=self._deferred, store=self._store, view=self._view, replicas=self.replicas,
-            started_settings=settings, settings=settings, new_id=self._new_topic_id, tasks=self._tasks,
-            advertised={endpoint.name: endpoint for endpoint in settings.advertised_endpoints},
-            access=self._access,
-            ensemble=self._ensemble_reader(self._store),
-        )  # fmt: skip
-        self._metrics.throttling = services.throttling
-        self.server.on_admitted = services.throttling.admit
-        self._coordination = Coordination(
-            services, begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
-            accepted=lambda: self.server.accepted, check_lease=self._check_lease,
-            new_clients=lambda: BrokerClients(
-                self._loop, self._network, client_id=f"coordinator-{settings.broker_id}", security=self._peer_security()
-            ),
-        )  # fmt: skip
-        self._metrics.groups = GroupMetrics(services, self._coordination)
-        services.groups, services.transactions = self._coordination.runtime, self._coordination.transactions
-        services.markers = self._coordination.markers
-        services.producer_ids = ProducerIds(self._store, settings.broker_id)
-        services.schemas = SchemaValidation(
-            self.replicas.opener, self._lookups, DeadLetters(services, self._coordination.peers)
+        self._metadata = metadata = ClusterMetadata(
+            self._store, settings, cluster_id=cluster_id, new_id=self._new_topic_id, view=self._view
         )
-        self._metrics.schemas, self._metrics.lookups = services.schemas, self._lookups
-        services.log_moves = LogMoves(
-            loop=self._loop, replicas=self.replicas, threads=self._threads, wall_ms=self._clock.wall_ms,
-            unique=lambda: self._random_bytes(16).hex(),
-            rate=lambda: services.settings.replica_alter_log_dirs_io_max_bytes_per_second,
-        )  # fmt: skip
+        self._build(metadata)
+        assert self._coordination is not None
         self._seen = SeenMetadata(self._disk, self._log_store.usable_dirs()[0].path, is_used=not self._is_alone)
         nodes = await self._seen.load(self._store, self._clock.monotonic)
         self._secret = bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
@@ -377,7 +370,8 @@ class Broker:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
             await self._bump_leader_epochs()
         self._membership = Membership(
-            services, disk=self._disk, log_store=self._log_store, endpoints=endpoints,
+            metadata=metadata, replicas=self.replicas, loop=self._loop, clock=self._clock, tasks=self._tasks,
+            disk=self._disk, log_store=self._log_store, endpoints=endpoints,
             clients=BrokerClients(
                 self._loop, self._network, client_id=f"broker-{settings.broker_id}", security=self._peer_security()
             ),
@@ -385,16 +379,79 @@ class Broker:
             session_s=None if self._is_alone else settings.zookeeper_session_timeout_ms / 1000,
             role_of=self._role_of, roles_changed=self._coordination.roles_changed, fail=self._fail,
         )  # fmt: skip
-        self._metrics.cluster = ClusterMetrics(services, self._membership)
+        self._metrics.cluster = ClusterMetrics(
+            metadata=metadata, replicas=self.replicas, clock=self._clock, membership=self._membership,
+            requests=self._cluster_apis,
+        )  # fmt: skip
         try:
             await self._membership.begin_run(last_dirs, compared)
         except OSError as error:
             advice = directory_advice(error, option="--data")
             raise StartError(f"a data directory cannot be written: {advice}") from None
         self._leased = None if self._is_alone else self._membership
-        self._view = services.view = ClusterView()
+        self._view = metadata.view = ClusterView()
         self._coordination.settings_changed()
         await self._store.watch("/", self._changed)
+
+    def _build(self, metadata: ClusterMetadata) -> None:
+        """Create the components, each with the others that it needs."""
+        loop, clock, replicas = self._loop, self._clock, self.replicas
+        self._log_moves = log_moves = LogMoves(
+            loop=loop, replicas=replicas, threads=self._threads, wall_ms=clock.wall_ms,
+            unique=lambda: self._random_bytes(16).hex(),
+            rate=lambda: metadata.settings.replica_alter_log_dirs_io_max_bytes_per_second,
+        )  # fmt: skip
+        topics = TopicApis(
+            metadata=metadata, replicas=replicas, clock=clock, log_moves=log_moves, tasks=self._tasks
+        )  # fmt: skip
+        self._coordination = coordination = Coordination(
+            metadata=metadata, replicas=replicas, topics=topics, loop=loop, clock=clock, wheel=self._wheel,
+            begin_turn=self.server.ensure_turn, random_bytes=self._random_bytes,
+            accepted=lambda: self.server.accepted, check_lease=self._check_lease,
+            new_clients=lambda: BrokerClients(
+                loop, self._network, client_id=f"coordinator-{metadata.broker_id}", security=self._peer_security()
+            ),
+        )  # fmt: skip
+        groups, transactions = coordination.runtime, coordination.transactions
+        schemas = SchemaValidation(replicas.opener, self._lookups, DeadLetters(
+            metadata=metadata, replicas=replicas, topics=topics, peers=coordination.peers, loop=loop, clock=clock
+        ))  # fmt: skip
+        self._produce = ProduceApi(
+            metadata=metadata, replicas=replicas, clock=clock, access=self._access, throttling=self._throttling,
+            schemas=schemas, checks=coordination.checks, transactions=transactions,
+        )  # fmt: skip
+        self._fetch = FetchApi(
+            metadata=metadata, replicas=replicas, loop=loop, wheel=self._wheel, deferred=self._deferred,
+            access=self._access, throttling=self._throttling,
+        )  # fmt: skip
+        self._cluster_apis = ClusterApis(metadata=metadata, ensemble=self._ensemble_reader(metadata.store))
+        self._components = [
+            self._produce,
+            self._fetch,
+            OffsetApis(metadata=metadata, replicas=replicas, loop=loop),
+            LogDirApis(metadata=metadata, replicas=replicas, log_moves=log_moves),
+            MetadataApis(metadata=metadata, replicas=replicas, topics=topics, clock=clock),
+            topics,
+            ConfigApis(metadata=metadata),
+            self._cluster_apis,
+            AclApis(metadata=metadata, access=self._access),
+            UserApis(metadata=metadata),
+            TokenApis(metadata=metadata, clock=clock),
+            CoordinatorApis(
+                metadata=metadata, replicas=replicas, topics=topics, groups=groups, transactions=transactions
+            ),
+            GroupApis(metadata=metadata, groups=groups),
+            TransactionApis(
+                metadata=metadata, replicas=replicas, groups=groups, transactions=transactions,
+                markers=coordination.markers, checks=coordination.checks, awaited_commits=coordination.awaited_commits,
+                producer_ids=ProducerIds(metadata.store, metadata.broker_id),
+            ),
+        ]  # fmt: skip
+        metrics = self._metrics
+        metrics.throttling, metrics.fetch = self._throttling, self._fetch
+        metrics.groups = GroupMetrics(metadata, replicas, clock, coordination)
+        metrics.schemas, metrics.lookups = schemas, self._lookups
+        self.server.on_admitted = self._throttling.admit
 
     def _ensemble_reader(self, store: MetadataStore) -> Callable[[], Awaitable[Ensemble | None]]:
         if isinstance(store, ZooKeeperStore):
@@ -452,12 +509,13 @@ class Broker:
 
     async def _accept(self, listeners: list[tuple[Endpoint, Listener]]) -> None:
         """Step 6: accept connections."""
-        assert self._services is not None and self._store is not None
-        apis = served_apis()
-        self._produce, self._fetch = ProduceApi(self._services), FetchApi(self._services)
-        self._metrics.fetch = self._fetch
+        assert self._metadata is not None and self._produce is not None and self._fetch is not None
+        apis = table_of(self._components)
         for endpoint, listener in listeners:
-            dispatcher = Dispatcher(self._services, endpoint.name, apis, self._produce, self._fetch)
+            dispatcher = Dispatcher(
+                endpoint.name, apis, produce=self._produce, fetch=self._fetch, metadata=self._metadata,
+                replicas=self.replicas, access=self._access, throttling=self._throttling, deferred=self._deferred,
+            )  # fmt: skip
             self._dispatchers.append(dispatcher)
             secured = self._listeners[endpoint.name]
             handler = secured.handler(dispatcher)
@@ -509,10 +567,9 @@ class Broker:
     def _apply_access(self, changes: Sequence[Pattern | Entity]) -> None:
         """Take over changed ACLs and quotas. What connections have cached of earlier decisions is no longer valid."""
         authorizer = self._access.authorizer
-        assert self._services is not None
         for about in changes:
             if isinstance(about, Entity):
-                self._services.throttling.put(about, quotas_in(self._view.access.configs.get(about, {})))
+                self._throttling.put(about, quotas_in(self._view.access.configs.get(about, {})))
         if authorizer is None:
             return
         patterns = [about for about in changes if isinstance(about, Pattern)]
@@ -564,13 +621,13 @@ class Broker:
         return state
 
     def _configure(self, topic: TopicView) -> None:
-        assert self._services is not None
-        self.replicas.configure(topic.name.encode(), self._services.topic_settings(topic))
+        assert self._metadata is not None
+        self.replicas.configure(topic.name.encode(), self._metadata.topic_settings(topic))
 
     def _specs(self, topic: TopicView, numbers: Iterable[int] | None = None) -> Iterator[PartitionSpec]:
         """Yield those of these partitions, by default of all, of which this broker has a replica."""
-        assert self._services is not None
-        settings = self._services.topic_settings(topic)
+        assert self._metadata is not None
+        settings = self._metadata.topic_settings(topic)
         for number in range(len(topic.partitions)) if numbers is None else numbers:
             state = topic.partitions[number]
             if self._settings.broker_id in state.replicas:
@@ -586,19 +643,18 @@ class Broker:
         return found is not None and 0 <= number < len(found.partitions)
 
     def _apply_dynamic_settings(self) -> None:
-        services = self._services
-        assert services is not None
-        defaults, own = self._view.dynamic_config(services.broker_id)
-        services.settings = services.started_settings.with_dynamic(defaults, own)
-        self.server.limit_connections(_connection_limits(services.settings))
-        services.throttling.limit_connections(*_connection_rates(services.settings))
-        self._lookups.configure(services.settings)
+        assert self._metadata is not None
+        self._metadata.apply_dynamic_settings()
+        settings = self._metadata.settings
+        self.server.limit_connections(_connection_limits(settings))
+        self._throttling.limit_connections(*_connection_rates(settings))
+        self._lookups.configure(settings)
         if self._coordination is not None:
             self._coordination.settings_changed()
 
     def _current_settings(self) -> BrokerSettings:
         """Return the settings with their dynamic values."""
-        return self._services.settings if self._services is not None else self._settings
+        return self._metadata.settings if self._metadata is not None else self._settings
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -660,8 +716,7 @@ class Broker:
 
     def _compact(self) -> bool:
         """Start or continue a compaction. Return whether one is in progress."""
-        assert self._services is not None
-        return self.replicas.maybe_compact(self._clock.wall_ms(), self._services.settings)
+        return self.replicas.maybe_compact(self._clock.wall_ms(), self._current_settings())
 
     async def _apply_retention(self) -> None:
         for number, partition in enumerate(self.replicas.all()):
@@ -717,8 +772,8 @@ class Broker:
         await self._lookups.stop()
         self.replicas.opener.close()
         self.replicas.write_turn()
-        if self._services is not None:
-            self._services.log_moves.stop()
+        if self._log_moves is not None:
+            self._log_moves.stop()
         self.replicas.compactor.stop()
         self._write_seen()
         await self._threads.drain()

@@ -9,24 +9,38 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
+from ottla.broker.apis.cluster import ClusterApis
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.membership import Membership
-from ottla.broker.services import Services
 from ottla.cluster.store import Session, SessionState
 from ottla.cluster.view import NO_LEADER
+from ottla.env.clock import Clock
 from ottla.env.metrics import Page, label_text
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Follower, Partition, Role
 
 
 class ClusterMetrics:
     """Reads the figures that concern other brokers. Runs on the event loop."""
 
-    def __init__(self, services: Services, membership: Membership) -> None:
-        self._services = services
+    def __init__(
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        clock: Clock,
+        membership: Membership,
+        requests: ClusterApis,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._clock = clock
+        self._requests = requests
         self._membership = membership
         # Counters
         self.disconnects = 0
         self.expires = 0
-        services.store.on_session(self._session_changed)
+        self._metadata.store.on_session(self._session_changed)
 
     def _session_changed(self, session: Session) -> None:
         self.disconnects += session.state is SessionState.SUSPENDED
@@ -46,14 +60,14 @@ class ClusterMetrics:
             (
                 "ottla_leader_elections",
                 "Leaders elected by this broker, as the controller or for a request.",
-                controller.elections + self._services.elections,
+                controller.elections + self._requests.elections,
             ),
             (
                 "ottla_unclean_leader_elections",
                 "Elections of a replica that may lack committed records.",
-                controller.unclean_elections + self._services.unclean_elections,
+                controller.unclean_elections + self._requests.unclean_elections,
             ),
-            ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._services.replicas.replication_bytes_in),
+            ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._replicas.replication_bytes_in),
             (
                 "ottla_throttled_replication_bytes_in",
                 "Bytes that throttled replicas of this broker have fetched.",
@@ -66,8 +80,8 @@ class ClusterMetrics:
         ):
             page.counter(name, text, value)
         page.gauge("ottla_active_controller", "1 if this broker is the controller.", int(controller.is_active))
-        page.gauge("ottla_brokers", "Registered brokers.", len(self._services.view.brokers))
-        state = self._services.store.session.state
+        page.gauge("ottla_brokers", "Registered brokers.", len(self._metadata.view.brokers))
+        state = self._metadata.store.session.state
         for each in SessionState:
             text = "1 for the current state of the session."
             page.gauge("ottla_metadata_session", text, int(each is state), label_text(state=each.value))
@@ -80,8 +94,8 @@ class ClusterMetrics:
     def _count_replicas(self, page: Page) -> Iterator[None]:
         leaders = under_replicated = under_min = at_min = offline = lag_max = 0
         lags: dict[int, FollowerLag] = {}
-        now = self._services.clock.monotonic()
-        for partition in self._services.replicas.all():
+        now = self._clock.monotonic()
+        for partition in self._replicas.all():
             offline += partition.offline
             if partition.role is Role.LEADER:
                 size, size_min = len(partition.isr), partition.min_in_sync
@@ -113,7 +127,7 @@ class ClusterMetrics:
         """Add what the controller says about the cluster; 0 on all other brokers, so that the sum is the number."""
         offline = reassigning = 0
         if self._membership.controller.is_active:
-            for topic in list(self._services.view.topics.values()):
+            for topic in list(self._metadata.view.topics.values()):
                 offline += sum(partition.leader == NO_LEADER for partition in topic.partitions)
                 reassigning += sum(bool(each.adding or each.removing) for each in topic.partitions)
                 yield
@@ -122,8 +136,8 @@ class ClusterMetrics:
 
     def partition_steps(self, page: Page) -> Iterator[None]:
         """Add the lag of each follower of the partitions led here. Yield now and then."""
-        now = self._services.clock.monotonic()
-        for partition in self._services.replicas.replicated():
+        now = self._clock.monotonic()
+        for partition in self._replicas.replicated():
             if partition.role is Role.LEADER:
                 for number, follower in partition.followers.items():
                     lag = lag_records(partition, follower)

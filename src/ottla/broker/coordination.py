@@ -5,15 +5,16 @@ Coordinators have no access to the metadata store, and the rest of the broker do
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from ottla.broker.apis.topics import create_internal_topic
+from ottla.broker.apis.topics import TopicApis
 from ottla.broker.awaited_commits import AwaitedCommits
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.peer_requests import PeerRequests
-from ottla.broker.services import Services
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.store import StoreError
 from ottla.cluster.view import TopicView
@@ -23,10 +24,13 @@ from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.coordinator.outcome import CoordinatorContext
 from ottla.coordinator.remote_markers import RemoteMarkers
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
+from ottla.env.clock import Clock
 from ottla.env.tasks import Tasks
+from ottla.env.timers import TimerWheel
 from ottla.model.errors import KafkaError, NotLeaderOrFollower
 from ottla.model.records import Record, build_batch
 from ottla.net.client import BrokerClients
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
@@ -56,30 +60,31 @@ def journal_partition(partitions: Mapping[int, Partition], group_id: str) -> Par
 class ViewTopics:
     """Topic metadata for the coordinator."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, metadata: ClusterMetadata, replicas: ReplicaManager) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
 
     @property
     def version(self) -> int:
-        return self._services.view.topics_version
+        return self._metadata.view.topics_version
 
     def partition_count(self, topic: str) -> int | None:
-        view = self._services.view.topics.get(topic)
+        view = self._metadata.view.topics.get(topic)
         return len(view.partitions) if view is not None else None
 
     def topic_id(self, topic: str) -> bytes | None:
-        view = self._services.view.topics.get(topic)
+        view = self._metadata.view.topics.get(topic)
         return view.topic_id if view is not None else None
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        view = self._services.view.topics_by_id.get(topic_id)
+        view = self._metadata.view.topics_by_id.get(topic_id)
         return view.name if view is not None else None
 
     def names(self) -> Iterable[str]:
-        return self._services.view.topics
+        return self._metadata.view.topics
 
     def end_offset(self, topic: str, partition: int) -> int | None:
-        found = self._services.replicas.find(topic, partition)
+        found = self._replicas.find(topic, partition)
         # The high watermark of a follower is at most a fetch behind that of its leader.
         return found.high_watermark if found is not None and not found.offline else None
 
@@ -88,40 +93,53 @@ class Coordination:
     """The coordinators of one broker and their periodic work."""
 
     def __init__(
-        self, services: Services, *, begin_turn: Callable[[], None], random_bytes: Callable[[int], bytes],
-        new_clients: Callable[[], BrokerClients], accepted: Callable[[], int],
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        topics: TopicApis,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        wheel: TimerWheel,
+        begin_turn: Callable[[], None],
+        random_bytes: Callable[[int], bytes],
+        new_clients: Callable[[], BrokerClients],
+        accepted: Callable[[], int],
         check_lease: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        self._services = services
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._topics = topics
+        self._clock = clock
         self._begin_turn = begin_turn
         self._tasks = Tasks()
         self._journal_waiting: deque[Rebalance] = deque(maxlen=_JOURNAL_WAITING_MAX)
         self.rebalances = 0
         context = CoordinatorContext(
-            settings=services.settings,
-            topics=ViewTopics(services),
+            settings=metadata.settings,
+            topics=ViewTopics(metadata, replicas),
             new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
             accepted=accepted,
             check_lease=check_lease,
         )
         parts = {
-            "loop": services.loop, "clock": services.clock, "wheel": services.wheel, "replicas": services.replicas,
+            "loop": loop, "clock": clock, "wheel": wheel, "replicas": replicas,
             "context": context, "begin_turn": begin_turn,
         }  # fmt: skip
         self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
         context.usage.shards = self.runtime.loaded_shards
-        self.peers = PeerRequests(services, new_clients)
-        self._checks = services.checks = TransactionChecks(self.peers)
-        services.awaited_commits = AwaitedCommits(services.wheel)
+        self.peers = PeerRequests(metadata, new_clients)
+        self.checks = TransactionChecks(self.peers)
+        self.awaited_commits = AwaitedCommits(wheel)
         self.remote_markers = RemoteMarkers(leader_of=self.peers.leader_of, send=self.peers.write_markers)
         self.markers = MarkerWriter(
-            replicas=services.replicas, clock=services.clock, wheel=services.wheel, begin_turn=begin_turn,
+            replicas=replicas, clock=clock, wheel=wheel, begin_turn=begin_turn,
             on_written=self._marker_written, on_lost=self._marker_lost, remote=self.remote_markers,
         )  # fmt: skip
         self.transactions = TransactionRuntime(markers=self.markers, **parts)
-        now = services.clock.monotonic()
+        now = clock.monotonic()
         self._timeouts_due = now
-        self._expiry_due = now + services.settings.offsets_retention_check_interval_ms / 1000
+        self._expiry_due = now + metadata.settings.offsets_retention_check_interval_ms / 1000
         self._verify_due = now
         self._verifying = False
         self._refusals_reported = 0
@@ -130,8 +148,8 @@ class Coordination:
 
     def settings_changed(self) -> None:
         """Use the current settings of the broker, and the view's settings of groups, which follow their changes."""
-        self.runtime.context.settings = self._services.settings
-        self.runtime.context.group_overrides = self._services.view.group_configs
+        self.runtime.context.settings = self._metadata.settings
+        self.runtime.context.group_overrides = self._metadata.view.group_configs
 
     def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
         """Load and unload shards: partitions of these topics were added or removed, or their leaders changed."""
@@ -139,9 +157,9 @@ class Coordination:
         for old, new in pairs:
             name = new.name if new is not None else old.name if old is not None else ""
             if name == OFFSETS_TOPIC:
-                self.runtime.serve(self._services.replicas.topics.get(OFFSETS_TOPIC.encode(), {}))
+                self.runtime.serve(self._replicas.topics.get(OFFSETS_TOPIC.encode(), {}))
             elif name == TRANSACTION_TOPIC:
-                self.transactions.serve(self._services.replicas.topics.get(TRANSACTION_TOPIC.encode(), {}))
+                self.transactions.serve(self._replicas.topics.get(TRANSACTION_TOPIC.encode(), {}))
             elif old is not None and (new is None or new.topic_id != old.topic_id):
                 deleted.append(old.name)
         if deleted:
@@ -153,12 +171,12 @@ class Coordination:
         While it did not lead, markers and replies were given up, so its shards must be loaded again.
         """
         for topic, runtime in ((OFFSETS_TOPIC, self.runtime), (TRANSACTION_TOPIC, self.transactions)):
-            runtime.serve(self._services.replicas.topics.get(topic.encode(), {}))
+            runtime.serve(self._replicas.topics.get(topic.encode(), {}))
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        settings = self._services.settings
+        settings = self._metadata.settings
         usage = self.runtime.context.usage
         if usage.refused != self._refusals_reported:
             count = usage.refused - self._refusals_reported
@@ -182,7 +200,7 @@ class Coordination:
             await self.transactions.verify()
         finally:
             self._verifying = False
-            self._verify_due = self._services.clock.monotonic() + interval_s
+            self._verify_due = self._clock.monotonic() + interval_s
 
     async def stop(self) -> None:
         """Complete all requests that wait, so that the stop does not wait for them."""
@@ -190,11 +208,11 @@ class Coordination:
         await self.runtime.stop()
         await self.transactions.stop()
         await self.markers.stop()
-        await self._checks.stop()
+        await self.checks.stop()
         self.peers.close()
 
     def _marker_written(self, partition: Partition, producer_id: int, commit: bool, end_offset: int) -> None:
-        self._checks.marker_written(partition.name, producer_id)
+        self.checks.marker_written(partition.name, producer_id)
         if partition.name.topic == OFFSETS_TOPIC:
             self.runtime.marker_written(partition, producer_id, commit=commit, end_offset=end_offset)
 
@@ -213,17 +231,17 @@ class Coordination:
             rebalance.causes[0].kind.value if rebalance.causes else "unknown", rebalance.duration_ms / 1000,
         )  # fmt: skip
         self._journal_waiting.append(rebalance)
-        if JOURNAL_TOPIC in self._services.view.topics:
+        if JOURNAL_TOPIC in self._metadata.view.topics:
             self._write_journal()
         elif len(self._journal_waiting) == 1:
             self._tasks.start(self._make_journal(), "make the journal")
 
     async def _make_journal(self) -> None:
         # Each broker writes to partitions that it leads itself, so in a cluster all of them must lead some.
-        partitions = _JOURNAL_PARTITIONS if len(self._services.view.brokers) > 1 else 1
+        partitions = _JOURNAL_PARTITIONS if len(self._metadata.view.brokers) > 1 else 1
         try:
-            await create_internal_topic(
-                self._services, JOURNAL_TOPIC, partitions=partitions, replication_factor=None,
+            await self._topics.create_internal_topic(
+                JOURNAL_TOPIC, partitions=partitions, replication_factor=None,
                 config=lambda _: _JOURNAL_CONFIG,
             )  # fmt: skip
             self._write_journal()
@@ -234,8 +252,8 @@ class Coordination:
             self._journal_waiting.clear()
 
     def _write_journal(self) -> None:
-        replicas = self._services.replicas
-        now_ms = self._services.clock.wall_ms()
+        replicas = self._replicas
+        now_ms = self._clock.wall_ms()
         while self._journal_waiting:
             entry = self._journal_waiting.popleft()
             record = Record(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ottla.broker.apis.topics import create_topic_by_default
-from ottla.broker.services import Services
+from ottla.broker.apis.topics import TopicApis
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.cluster.view import TopicView
+from ottla.env.clock import Clock
 from ottla.log.opening import NeedsOpening
 from ottla.model.batch import read_header
 from ottla.model.errors import (
@@ -22,7 +24,7 @@ from ottla.model.errors import (
 from ottla.model.settings import TopicSettings
 from ottla.model.settings_registry import NO_VALIDATION
 from ottla.model.types import TopicPartition
-from ottla.replica.manager import AwaitedWrite
+from ottla.replica.manager import AwaitedWrite, ReplicaManager
 from ottla.replica.partition import Partition
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
@@ -42,16 +44,29 @@ class Peers(Protocol):
 class DeadLetters:
     """The dead-letter topics of this broker's partitions."""
 
-    def __init__(self, services: Services, peers: Peers) -> None:
-        self._services = services
+    def __init__(
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        topics: TopicApis,
+        peers: Peers,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._topics = topics
         self._peers = peers
+        self._loop = loop
+        self._clock = clock
 
     def batch_bytes_max(self, topic: str) -> int:
         """Return the size of the largest batch that a dead-letter topic takes, or will take when it is created."""
-        view = self._services.view.topics.get(topic)
+        view = self._metadata.view.topics.get(topic)
         if view is not None:
-            return self._services.topic_settings(view).max_message_bytes
-        return TopicSettings.resolve({}, self._services.settings).max_message_bytes
+            return self._metadata.topic_settings(view).max_message_bytes
+        return TopicSettings.resolve({}, self._metadata.settings).max_message_bytes
 
     async def write(
         self, topic: str, source: Partition, batches: Sequence[bytes], acks: int, begin_turn: Callable[[], None]
@@ -61,22 +76,22 @@ class DeadLetters:
         A dead-letter topic is created with the defaults of the broker if `auto.create.topics.enable` allows it.
         """
         view = await self._find_or_create(topic)
-        if self._services.topic_settings(view).schema_action != NO_VALIDATION:
+        if self._metadata.topic_settings(view).schema_action != NO_VALIDATION:
             raise InvalidConfig("it has schema.validation itself")
         name = TopicPartition(topic, source.name.partition % len(view.partitions))
         acks = acks or 1  # a batch without an acknowledgement must not be appended before its invalid records are
         try:
-            partition = self._services.replicas.leader_of(topic.encode(), name.partition)
+            partition = self._replicas.leader_of(topic.encode(), name.partition)
         except NotLeaderOrFollower:
             await self._send(name, batches, acks)
         else:
             await self._append(partition, batches, acks, begin_turn)
 
     async def _find_or_create(self, topic: str) -> TopicView:
-        view = self._services.view.topics.get(topic)
-        if view is None and self._services.settings.auto_create_topics_enable:
+        view = self._metadata.view.topics.get(topic)
+        if view is None and self._metadata.settings.auto_create_topics_enable:
             try:
-                view = await create_topic_by_default(self._services, topic)
+                view = await self._topics.create_topic_by_default(topic)
             except KafkaError as error:
                 text = f"the topic does not exist and cannot be created: {error}"
                 raise UnknownTopicOrPartition(text) from None
@@ -87,21 +102,20 @@ class DeadLetters:
     async def _append(
         self, partition: Partition, batches: Sequence[bytes], acks: int, begin_turn: Callable[[], None]
     ) -> None:
-        services = self._services
         if acks == -1:
             partition.check_enough_replicas()
         end_offset = 0
         for batch in batches:
             end_offset = await self._append_one(partition, batch, begin_turn)
-        written = AwaitedWrite(services.loop, services.clock.monotonic() + _WRITE_S)
-        services.replicas.wait(partition, partition.until(acks), end_offset, written)
+        written = AwaitedWrite(self._loop, self._clock.monotonic() + _WRITE_S)
+        self._replicas.wait(partition, partition.until(acks), end_offset, written)
         code = await written.code
         if code:
             raise Refused(ErrorCode(code), ErrorCode(code).name)
 
     async def _append_one(self, partition: Partition, batch: bytes, begin_turn: Callable[[], None]) -> int:
         """Append a batch and return the offset after it."""
-        replicas, now_ms = self._services.replicas, self._services.clock.wall_ms()
+        replicas, now_ms = self._replicas, self._clock.wall_ms()
         opened: TopicSettings | None = None
         while True:
             begin_turn()

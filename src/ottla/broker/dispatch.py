@@ -15,38 +15,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from inspect import isawaitable
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import Any
 
-from ottla.broker.apis import (
-    acls,
-    cluster,
-    configs,
-    groups,
-    log_dirs,
-    metadata,
-    offsets,
-    tokens,
-    topics,
-    transactions,
-    users,
-)
+from ottla.broker.access import Access
 from ottla.broker.apis.fetch import Fetch, FetchApi
 from ottla.broker.apis.fetch_counted import CountedFetch, handle_counted
+from ottla.broker.apis.metadata import api_versions
 from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.services import RequestContext, Services
-from ottla.broker.throttling import UNCOUNTED, Usage, with_throttle_time
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component, ServedApi
+from ottla.broker.request import RequestContext
+from ottla.broker.throttling import UNCOUNTED, Throttling, Usage, with_throttle_time
 from ottla.cluster.store import StoreError
 from ottla.coordinator.pending_reply import PendingReply
-from ottla.env.deferred import UNITS_MAX
+from ottla.env.deferred import UNITS_MAX, Deferred
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler, Slot
+from ottla.replica.manager import ReplicaManager
 from ottla.security.quotas import Quota
 from ottla.wire import (
     APIS,
@@ -81,101 +73,46 @@ _LARGE_REPLY_UNITS = UNITS_MAX // 2
 #: first version of Metadata with a throttle time, which is its first field
 _METADATA_THROTTLE_FROM = 3
 
-ApiHandler = Callable[[Services, Any, RequestContext], Message | Awaitable[Message]]
 #: handles the frame ``buffer[start:end]``, whose version and correlation id are known
 _HandWritten = Callable[[Connection, FrameBuffer, memoryview, int, int, int, int], None]
 _unpack_start = REQUEST_START.unpack_from
 
 
-class ServedApi(NamedTuple):
-    """A row of the table of APIs. An API is advertised if and only if it is served."""
-
-    version_min: int
-    version_max: int
-    handler: ApiHandler | None = None
-    #: whether replies may be cached: they depend on the request and the metadata only
-    cached: bool = False
-    #: a small request may have a large reply, which takes long to make
-    large_reply: bool = False
-    #: advertised instead of ``version_min``: librdkafka before 2.11 compresses only if it sees Produce v0 (KAFKA-18659)
-    advertised_min: int | None = None
-
-
-def served_apis() -> dict[int, ServedApi]:
-    """Return the APIs of this broker by API key."""
-    return {
-        PRODUCE: ServedApi(3, 13, advertised_min=0),
-        FETCH: ServedApi(4, 18),
-        2: ServedApi(1, 11, offsets.list_offsets),
-        3: ServedApi(0, 13, metadata.metadata, cached=True, large_reply=True),
-        8: ServedApi(2, 10, groups.offset_commit),
-        9: ServedApi(1, 10, groups.offset_fetch, large_reply=True),
-        10: ServedApi(0, 6, groups.find_coordinator),
-        11: ServedApi(0, 9, groups.join_group),
-        12: ServedApi(0, 4, groups.heartbeat),
-        13: ServedApi(0, 5, groups.leave_group),
-        14: ServedApi(0, 5, groups.sync_group),
-        15: ServedApi(0, 6, groups.describe_groups, large_reply=True),
-        16: ServedApi(0, 5, groups.list_groups, large_reply=True),
+def table_of(components: Iterable[Component]) -> dict[int, ServedApi]:
+    """Return the APIs of these components and of the dispatcher itself by API key, in the order of their keys."""
+    table = {
         SASL_HANDSHAKE: ServedApi(0, 1),
         API_VERSIONS: ServedApi(0, 4),
-        19: ServedApi(2, 7, topics.create_topics),
-        20: ServedApi(1, 6, topics.delete_topics),
-        21: ServedApi(0, 2, offsets.delete_records),
-        22: ServedApi(0, 5, transactions.init_producer_id),
-        23: ServedApi(2, 4, offsets.offset_for_leader_epoch),
-        24: ServedApi(0, 5, transactions.add_partitions_to_txn),
-        25: ServedApi(0, 4, transactions.add_offsets_to_txn),
-        26: ServedApi(0, 5, transactions.end_txn),
-        27: ServedApi(1, 2, transactions.write_txn_markers),
-        28: ServedApi(0, 5, transactions.txn_offset_commit),
-        29: ServedApi(1, 3, acls.describe_acls, large_reply=True),
-        30: ServedApi(1, 3, acls.create_acls),
-        31: ServedApi(1, 3, acls.delete_acls),
-        32: ServedApi(1, 4, configs.describe_configs, large_reply=True),
-        33: ServedApi(0, 2, configs.alter_configs),
-        34: ServedApi(1, 2, log_dirs.alter_replica_log_dirs),
-        35: ServedApi(1, 5, topics.describe_log_dirs, large_reply=True),
         SASL_AUTHENTICATE: ServedApi(0, 2),
-        37: ServedApi(0, 3, topics.create_partitions),
-        38: ServedApi(1, 3, tokens.create_delegation_token),
-        39: ServedApi(1, 2, tokens.renew_delegation_token),
-        40: ServedApi(1, 2, tokens.expire_delegation_token),
-        41: ServedApi(1, 3, tokens.describe_delegation_token, large_reply=True),
-        42: ServedApi(0, 2, groups.delete_groups),
-        43: ServedApi(0, 2, cluster.elect_leaders),
-        44: ServedApi(0, 1, configs.incremental_alter_configs),
-        45: ServedApi(0, 1, cluster.alter_partition_reassignments),
-        46: ServedApi(0, 0, cluster.list_partition_reassignments, large_reply=True),
-        47: ServedApi(0, 0, groups.offset_delete),
-        48: ServedApi(0, 1, users.describe_client_quotas, large_reply=True),
-        49: ServedApi(0, 1, users.alter_client_quotas),
-        50: ServedApi(0, 0, users.describe_user_scram_credentials, large_reply=True),
-        51: ServedApi(0, 0, users.alter_user_scram_credentials),
-        55: ServedApi(0, 2, cluster.describe_quorum),
-        57: ServedApi(0, 2, cluster.update_features),
-        60: ServedApi(0, 2, metadata.describe_cluster),
-        61: ServedApi(0, 0, offsets.describe_producers, large_reply=True),
-        64: ServedApi(0, 0, cluster.unregister_broker),
-        65: ServedApi(0, 0, transactions.describe_transactions, large_reply=True),
-        66: ServedApi(0, 2, transactions.list_transactions, large_reply=True),
-        68: ServedApi(0, 1, groups.consumer_group_heartbeat),
-        69: ServedApi(0, 1, groups.consumer_group_describe, large_reply=True),
-        74: ServedApi(0, 1, configs.list_config_resources),
-        75: ServedApi(0, 0, metadata.describe_topic_partitions, large_reply=True),
     }
+    for component in components:
+        for key, api in component.apis().items():
+            assert key not in table, f"two components serve API {key}"
+            table[key] = api
+    return dict(sorted(table.items()))
 
 
 class Dispatcher:
     """Handles the frames of one listener."""
 
     def __init__(
-        self, services: Services, listener: str, apis: dict[int, ServedApi], produce: ProduceApi, fetch: FetchApi
+        self,
+        listener: str,
+        apis: dict[int, ServedApi],
+        *,
+        produce: ProduceApi,
+        fetch: FetchApi,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        access: Access,
+        throttling: Throttling,
+        deferred: Deferred,
     ) -> None:
-        self._services = services
         self._listener = listener
         self._apis = apis
-        self._throttling = services.throttling
+        self._metadata = metadata
+        self._access = access
+        self._throttling = throttling
         self._produce_api, self._fetch_api = produce, fetch
         self._produce: _HandWritten = produce.handle
         self._fetch: _HandWritten = fetch.handle
@@ -183,11 +120,11 @@ class Dispatcher:
         self._is_counted = False
         self._throttling.on_change(self._quotas_changed)
         self._waiting_fetches = fetch.waiting
-        self._deferred = services.deferred
+        self._deferred = deferred
         #: handles a login of a client that is authenticated already; None if the listener has no logins
         self.handle_login: Handler | None = None
         self._tasks = Tasks()
-        self._cache = _ReplyCache(services)
+        self._cache = _ReplyCache(metadata, replicas, access)
         self.refused = 0
 
     def _quotas_changed(self) -> None:
@@ -290,12 +227,12 @@ class Dispatcher:
         request, _ = decode(request_class(api_key), version, body, 0, REQUEST_ELEMENTS_MAX)
         context = RequestContext(
             api_key=api_key, version=version, client_id=client_id, listener=self._listener, connection=connection,
-            correlation_id=correlation_id, access=self._services.access, usage=usage,
+            correlation_id=correlation_id, access=self._access, usage=usage,
         )  # fmt: skip
         answer: Message | Awaitable[Message]
         try:
             if api.handler is not None:
-                answer = api.handler(self._services, request, context)
+                answer = api.handler(request, context)
             elif api_key == API_VERSIONS:
                 answer = self._api_versions(request, context)
             else:
@@ -374,7 +311,7 @@ class Dispatcher:
             (key, api.version_min if api.advertised_min is None else api.advertised_min, api.version_max)
             for key, api in self._apis.items()
         )
-        return metadata.api_versions(request, context, rows, self._services.view)
+        return api_versions(request, context, rows, self._metadata.view)
 
     def _answer_unknown_version(self, connection: Connection, correlation_id: int) -> None:
         """Answer an unknown version of ApiVersions: newer clients retry with a version from this reply, which is v0."""
@@ -423,18 +360,19 @@ class _ReplyCache:
     _ENTRIES_MAX = 64
     _BODY_BYTES_MAX = 4096
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, metadata: ClusterMetadata, replicas: ReplicaManager, access: Access) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._access = access
         self._stamp: object = None
         self._replies: dict[_ReplyKey, bytes] = {}
 
     def stamp(self) -> Stamp:
         """Return a value that changes whenever a cached reply could be outdated."""
-        services = self._services
-        return services.view.version, services.replicas.generation, services.just_lost()
+        return self._metadata.view.version, self._replicas.generation, self._metadata.just_lost()
 
     def get(self, version: int, body: bytes, connection: Connection) -> bytes | None:
-        if self._services.is_cut_off:
+        if self._metadata.is_cut_off:
             return None  # the handler closes each connection
         if self._stamp != self.stamp():
             self._replies.clear()
@@ -448,5 +386,5 @@ class _ReplyCache:
 
     def _key(self, version: int, body: bytes, connection: Connection) -> _ReplyKey:
         """Return what a reply depends on; with ACLs that includes who the client is and where it connects from."""
-        client = "" if self._services.access.authorizer is None else f"{connection.principal} {connection.peer_host}"
+        client = "" if self._access.authorizer is None else f"{connection.principal} {connection.peer_host}"
         return version, body, connection.local_address, client

@@ -21,8 +21,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.incarnation import next_dirs, paths_by_id, run_number, write_runs
-from ottla.broker.services import Services
 from ottla.cluster.decide import load_view
 from ottla.cluster.leadership import mark_offline
 from ottla.cluster.registration import Registration
@@ -44,9 +44,9 @@ class FailedDirectories:
     """Writes to the metadata store which log directories of this broker are offline."""
 
     def __init__(
-        self, services: Services, *, disk: Disk, log_store: LogStore, registration: Registration, mark: Mark
+        self, metadata: ClusterMetadata, *, disk: Disk, log_store: LogStore, registration: Registration, mark: Mark
     ) -> None:
-        self._services = services
+        self._metadata = metadata
         self._disk = disk
         self._log_store = log_store
         self._registration = registration
@@ -94,7 +94,7 @@ class FailedDirectories:
 
     async def _mark_logs(self, failed: Sequence[LogDir]) -> None:
         """Mark the logs of these directories, as far as this broker is known to have the records of a partition."""
-        own, store = self._services.broker_id, self._log_store
+        own, store = self._metadata.broker_id, self._log_store
         runs: dict[str, dict[int, int]] = {}
         for name, its_log in ((name, each) for directory in failed for name, each in directory.logs.items()):
             runs.setdefault(name.topic, {})[name.partition] = self.run_of(its_log)
@@ -106,7 +106,7 @@ class FailedDirectories:
                 topic, own, {number: runs[topic.name][number] for number, its in ids.items() if its == topic.topic_id}
             )
 
-        await self._mark(await load_view(self._services.store), list(runs), mark)
+        await self._mark(await load_view(self._metadata.store), list(runs), mark)
 
     def _write_runs(self, directory: LogDir, current: str, next_run: str, fail: Fail) -> None:
         try:

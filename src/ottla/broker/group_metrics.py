@@ -22,15 +22,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.coordination import Coordination
-from ottla.broker.services import Services
 from ottla.coordinator.groups import Group
 from ottla.coordinator.records import OffsetCommitValue
+from ottla.env.clock import Clock
 from ottla.env.metrics import Page, in_slices, label_text
 from ottla.log.opener import Opener
 from ottla.log.segment import FileRegion
 from ottla.model.errors import KafkaError
 from ottla.model.records import DECOMPRESSED_BYTES_MAX, INT64_MIN
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -86,8 +88,12 @@ class Collected(NamedTuple):
 class GroupMetrics:
     """Reads the figures of groups and transactions of one broker."""
 
-    def __init__(self, services: Services, coordination: Coordination) -> None:
-        self._services = services
+    def __init__(
+        self, metadata: ClusterMetadata, replicas: ReplicaManager, clock: Clock, coordination: Coordination
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._clock = clock
         self._coordination = coordination
         #: those that the last page needed
         self._timestamps: Timestamps = {}
@@ -96,10 +102,10 @@ class GroupMetrics:
 
     async def collect(self) -> Collected:
         """Count groups and transactions, and learn the age of lags."""
-        started = self._services.clock.monotonic()
+        started = self._clock.monotonic()
         groups: Counter[tuple[str, str]] = Counter()
         await in_slices(self._count_steps(groups))
-        if self._services.settings.metrics_group_granularity != "none":
+        if self._metadata.settings.metrics_group_granularity != "none":
             await self._read_timestamps()
         return Collected(started, groups, *await self._collect_transactions())
 
@@ -118,7 +124,7 @@ class GroupMetrics:
 
     def _rows(self, committed: Committed) -> Iterator[Row]:
         """Iterate over the partitions that are served; a commit is read before the end offset."""
-        find = self._services.replicas.find
+        find = self._replicas.find
         for (topic, number), value in committed.items():
             offset = value.offset
             partition = find(topic, number)
@@ -127,7 +133,7 @@ class GroupMetrics:
 
     async def _collect_transactions(self) -> tuple[Counter[str], int]:
         ids: Counter[str] = Counter()
-        now_ms = self._services.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         began_ms = now_ms
         for shard in self._coordination.transactions.loaded_shards():
             counts, oldest_ms = shard.count_by_state()
@@ -147,7 +153,7 @@ class GroupMetrics:
         self._timestamps = needed
         if regions:
             for (partition, offset, _), timestamp in zip(
-                regions, await asyncio.to_thread(_read_all, regions, self._services.replicas.opener), strict=False
+                regions, await asyncio.to_thread(_read_all, regions, self._replicas.opener), strict=False
             ):
                 needed[partition][offset] = timestamp
 
@@ -156,7 +162,7 @@ class GroupMetrics:
     ) -> Iterator[None]:  # fmt: skip
         """Take over timestamps that are known, and find where the others are to be read."""
         places = 0
-        places_max = self._services.settings.metrics_series_max
+        places_max = self._metadata.settings.metrics_series_max
         for _, _, committed in self._groups():
             for row in self._rows(committed):
                 partition, offset = row.partition, row.committed
@@ -199,30 +205,30 @@ class GroupMetrics:
             outcome = label_text(outcome=ending.value)
             page.counter("ottla_transactions", "Transactions whose outcome was decided.", count, outcome)
         page.counter("ottla_transaction_markers", "Markers written.", coordination.markers.written)
-        took_ms = (self._services.clock.monotonic() - collected.started) * 1000
-        cluster = label_text(cluster_name=self._services.cluster_id)
+        took_ms = (self._clock.monotonic() - collected.started) * 1000
+        cluster = label_text(cluster_name=self._metadata.cluster_id)
         page.gauge("kafka_consumergroup_poll_time_ms", "Time to collect the lag.", took_ms, cluster)
 
     def steps(self, page: Page) -> Iterator[None]:
         """Write the figures of each partition and group; those of groups as a whole come before the details."""
         yield from self._partition_steps(page)
-        now_ms = self._services.clock.wall_ms()
-        granularity = self._services.settings.metrics_group_granularity
+        now_ms = self._clock.wall_ms()
+        granularity = self._metadata.settings.metrics_group_granularity
         writers = [self._group_totals, self._topic_rows, self._partition_rows]
         for write in writers[: _WRITERS[granularity]]:
             for group_id, group, committed in self._groups():
                 if committed:
                     labels = label_text(
-                        cluster_name=self._services.cluster_id, group=group_id, state=group.state,
+                        cluster_name=self._metadata.cluster_id, group=group_id, state=group.state,
                         is_simple_consumer="true" if group.protocol_type is None else "false",
                     )  # fmt: skip
                     write(page, committed, labels, now_ms)
                 yield
 
     def _partition_steps(self, page: Page) -> Iterator[None]:
-        for partition in self._services.replicas.all():
+        for partition in self._replicas.all():
             where = label_text(
-                cluster_name=self._services.cluster_id, topic=partition.name.topic, partition=partition.name.partition
+                cluster_name=self._metadata.cluster_id, topic=partition.name.topic, partition=partition.name.partition
             )
             page.gauge("kafka_partition_latest_offset", "End offset.", partition.high_watermark, where)
             page.gauge("kafka_partition_earliest_offset", "First offset.", partition.log.log_start_offset, where)

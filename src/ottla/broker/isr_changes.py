@@ -13,14 +13,15 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from ottla.broker.services import Services
-from ottla.cluster.decide import decide_and_write
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.cluster.leadership import change_isr, ops_change_isr, replace_partition
 from ottla.cluster.multis import names_by_multi
 from ottla.cluster.store import Op, StoreError
 from ottla.cluster.view import ClusterView, TopicView
+from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError
 from ottla.replica.isr import Limits, wanted_isr
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
@@ -41,8 +42,10 @@ _TOPICS_PER_MULTI = 100
 class IsrChanges:
     """The ISR changes of the partitions that this broker leads."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, *, metadata: ClusterMetadata, replicas: ReplicaManager, tasks: Tasks) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._tasks = tasks
         self._is_writing = False
         self._full_check_due = self._silence_check_due = 0.0
         self._checked_at = self._running_since = -math.inf
@@ -57,13 +60,13 @@ class IsrChanges:
         self._checked_at = now
         if self._is_writing:
             return
-        replicas, limits = self._services.replicas, self._limits()
+        replicas, limits = self._replicas, self._limits()
         is_full, is_silence_due = now >= self._full_check_due, now >= self._silence_check_due
         if is_full:
             self._full_check_due = now + limits.lag_s * _FULL_CHECK_PART
         if is_silence_due:
             self._silence_check_due = now + limits.silence_s * _FULL_CHECK_PART
-        view = self._services.view
+        view = self._metadata.view
         epochs = {number: broker.epoch for number, broker in view.brokers.items() if number not in view.leaving}
         wanted: dict[Partition, tuple[int, ...]] = {}
         # Thousands of partitions are in sync for days: between full checks only the others cost time.
@@ -80,7 +83,7 @@ class IsrChanges:
                 wanted[partition] = isr
         if wanted:
             # What is known of the followers belongs to the processes that are registered now (KIP-903).
-            registered = dict(self._services.view.registered)
+            registered = dict(self._metadata.view.registered)
             unsettled = {partition for partition in wanted if partition.proposed_isr is not None}
             for partition, isr in wanted.items():
                 # From now on a record is committed only when the replicas that join have it: the decision is right for
@@ -88,10 +91,10 @@ class IsrChanges:
                 partition.proposed_isr = tuple(sorted({*(partition.proposed_isr or ()), *isr}))
                 replicas.note_isr(partition)
             self._is_writing = True
-            self._services.tasks.start(self._propose(wanted, registered, unsettled), "change in-sync replicas")
+            self._tasks.start(self._propose(wanted, registered, unsettled), "change in-sync replicas")
 
     def _limits(self) -> Limits:
-        settings = self._services.settings
+        settings = self._metadata.settings
         lag_s = settings.replica_lag_time_max_ms / 1000
         fetch_s = settings.replica_fetch_wait_max_ms / 1000 + _SILENCE_MARGIN_S
         silence_s = min(max(settings.replica_silence_time_max_ms / 1000, fetch_s), lag_s)
@@ -104,7 +107,7 @@ class IsrChanges:
             by_topic: dict[str, list[Partition]] = {}
             for partition in wanted:
                 by_topic.setdefault(partition.name.topic, []).append(partition)
-            for names in names_by_multi(self._services.view, by_topic, _TOPICS_PER_MULTI):
+            for names in names_by_multi(self._metadata.view, by_topic, _TOPICS_PER_MULTI):
                 batch = [each for name in names for each in by_topic[name]]
                 await self._write({partition: wanted[partition] for partition in batch}, registered, unsettled)
         finally:
@@ -114,7 +117,6 @@ class IsrChanges:
         self, wanted: dict[Partition, tuple[int, ...]], registered: Mapping[int, int], unsettled: set[Partition]
     ) -> None:
         """Write the changes of some partitions. ``unsettled`` are those with an earlier proposal of unknown outcome."""
-        services = self._services
         epochs = {partition: partition.leader_epoch for partition in wanted}
         # The watch brings the new ISR before the write returns.
         sizes = {partition: len(partition.isr) for partition in wanted}
@@ -136,14 +138,14 @@ class IsrChanges:
                 same_run = [n for n in isr if n in stored.isr or view.registered.get(n) == registered.get(n)]
                 try:
                     state = change_isr(
-                        topic, number, leader=services.broker_id, leader_epoch=epochs[partition], isr=same_run,
+                        topic, number, leader=self._metadata.broker_id, leader_epoch=epochs[partition], isr=same_run,
                         alive=view.brokers.keys() - view.leaving,
-                        min_isr=services.topic_settings(topic).min_insync_replicas,
+                        min_isr=self._metadata.topic_settings(topic).min_insync_replicas,
                     )  # fmt: skip
                 except KafkaError as error:
                     log.info("an ISR change is refused partition=%s error=%s", partition.name, error)
                     state = stored
-                if state is stored and partition in unsettled and stored.leader == services.broker_id:
+                if state is stored and partition in unsettled and stored.leader == self._metadata.broker_id:
                     state = stored.changed()  # a new version settles whether the earlier proposal was applied
                 if (changed := replace_partition(topic, number, state)) is not None:
                     topics[name] = changed
@@ -152,13 +154,13 @@ class IsrChanges:
             return ops_change_isr(view, topics.values(), registered), None
 
         try:
-            await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
+            await self._metadata.write(decide)
         except (KafkaError, StoreError) as error:
             log.warning("in-sync replicas cannot be changed now error=%s", error)
             return
         for partition in not_written:
             partition.proposed_isr = None
-            services.replicas.note_isr(partition)
+            self._replicas.note_isr(partition)
             partition.update_high_watermark()
         for partition in wanted.keys() - set(not_written):
             self.shrinks += len(wanted[partition]) < sizes[partition]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.nodes import Nodes
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
 from ottla.net.connection import Connection
+from ottla.replica.manager import ReplicaManager
 from ottla.wire.leader_hints import LeaderHint, NodeAddress
 
 NO_HINT = LeaderHint(-1, -1)
@@ -19,12 +21,13 @@ NO_HINT = LeaderHint(-1, -1)
 class LeaderHints:
     """Finds leaders, as far as this broker knows them."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, metadata: ClusterMetadata, replicas: ReplicaManager) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
 
     def leader_of(self, topic: bytes, number: int, *, by_id: bool) -> LeaderHint:
         """Return the leader of a partition; NO_HINT for a partition that is unknown here."""
-        replicas, view = self._services.replicas, self._services.view
+        replicas, view = self._replicas, self._metadata.view
         replica = (replicas.topics_by_id if by_id else replicas.topics).get(topic, {}).get(number)
         if replica is not None:
             return LeaderHint(replica.leader_id, replica.leader_epoch)
@@ -38,7 +41,7 @@ class LeaderHints:
         context = RequestContext(
             api_key=-1, version=0, client_id="", listener=connection.listener, connection=connection
         )
-        known = Nodes(self._services, context).by_id
+        known = Nodes(self._metadata, context).by_id
         return [
             NodeAddress(*known[leader_id])
             for leader_id in dict.fromkeys(hint.leader_id for hint in hints)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.contacts import Contacts
 from ottla.broker.failed_directories import FailedDirectories
 from ottla.broker.incarnation import (
@@ -29,8 +30,7 @@ from ottla.broker.incarnation import (
 )
 from ottla.broker.isr_changes import CHECK_S, IsrChanges
 from ottla.broker.nodes import endpoint_for_brokers
-from ottla.broker.services import Services
-from ottla.cluster.decide import decide_and_write, load_view
+from ottla.cluster.decide import load_view
 from ottla.cluster.election import Controller
 from ottla.cluster.leadership import (
     leave,
@@ -56,6 +56,7 @@ from ottla.cluster.view import (
     ViewChanges,
     changed_partitions,
 )
+from ottla.env.clock import Clock
 from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
 from ottla.log.directories import DirContent
@@ -67,6 +68,7 @@ from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients, Unreachable
 from ottla.replica.fetcher import ReplicaFetchers
 from ottla.replica.isr import may_lead_again_without_store, may_lead_without_store
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition, Role
 
 log = logging.getLogger(__name__)
@@ -87,17 +89,32 @@ class Membership:
     """The parts of a broker that concern other brokers."""
 
     def __init__(
-        self, services: Services, *, disk: Disk, log_store: LogStore, clients: BrokerClients, incarnation: bytes,
-        endpoints: tuple[Endpoint, ...], session_s: float | None,
-        role_of: Callable[[PartitionView], PartitionView], roles_changed: Callable[[], None],
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        tasks: Tasks,
+        disk: Disk,
+        log_store: LogStore,
+        clients: BrokerClients,
+        incarnation: bytes,
+        endpoints: tuple[Endpoint, ...],
+        session_s: float | None,
+        role_of: Callable[[PartitionView], PartitionView],
+        roles_changed: Callable[[], None],
         fail: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``role_of`` returns the state of a partition as this broker applies it.
 
         ``roles_changed`` is called when partitions stop to be led, or are led again, without a change of the view.
         ``fail`` ends the process with a reason.
         """
-        self._services = services
+        self._metadata = metadata
+        self._replicas = replicas
+        self._loop = loop
+        self._clock = clock
         self._role_of = role_of
         self._roles_changed = roles_changed
         self._fail = fail
@@ -108,34 +125,34 @@ class Membership:
         self._tasks = Tasks()
         self.endpoints = endpoints
         self.registration = Registration(
-            services.store, services.broker_id, incarnation=incarnation, session_s=session_s, clock=services.clock,
-            value=self._registration_json, endpoints=lambda: self.endpoints, rack=services.settings.broker_rack,
+            metadata.store, metadata.broker_id, incarnation=incarnation, session_s=session_s, clock=clock,
+            value=self._registration_json, endpoints=lambda: self.endpoints, rack=metadata.settings.broker_rack,
         )  # fmt: skip
-        settings = services.settings
+        settings = metadata.settings
         is_balanced = settings.auto_leader_rebalance_enable
         self.controller = Controller(
-            services.store, services.broker_id, view=lambda: services.view, may_lead=self._may_control,
-            min_isr=self._min_isr, clock=services.clock,
-            wanted_min_isr=lambda view, topic, count: services.wanted_min_isr(view, topic.config, count),
+            metadata.store, metadata.broker_id, view=lambda: metadata.view, may_lead=self._may_control,
+            min_isr=self._min_isr, clock=clock,
+            wanted_min_isr=lambda view, topic, count: metadata.wanted_min_isr(view, topic.config, count),
             balance_s=settings.leader_imbalance_check_interval_seconds if is_balanced else math.inf,
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
-            unclean_allowed=lambda topic: services.topic_settings(topic).unclean_leader_election_enable,
+            unclean_allowed=lambda topic: metadata.topic_settings(topic).unclean_leader_election_enable,
         )  # fmt: skip
         # The watch reports the new controller before the controller itself knows that it is elected.
-        self.controller.on_elected = lambda: self._probe_others(services.view)
-        self.isr_changes = IsrChanges(services)
+        self.controller.on_elected = lambda: self._probe_others(metadata.view)
+        self.isr_changes = IsrChanges(metadata=metadata, replicas=replicas, tasks=tasks)
         self._clients = clients
         self.fetchers = ReplicaFetchers(
-            loop=services.loop, clients=clients, replicas=services.replicas, clock=services.clock,
-            broker_id=services.broker_id, broker_epoch=lambda: self.registration.epoch,
-            settings=lambda: services.settings,
+            loop=loop, clients=clients, replicas=replicas, clock=clock,
+            broker_id=metadata.broker_id, broker_epoch=lambda: self.registration.epoch,
+            settings=lambda: metadata.settings,
         )  # fmt: skip
         log_store.records_failures = session_s is not None
         self._failed_dirs = FailedDirectories(
-            services, disk=disk, log_store=log_store, registration=self.registration,
+            metadata, disk=disk, log_store=log_store, registration=self.registration,
             mark=partial(self._mark, watched=False),
         )  # fmt: skip
-        services.just_lost = self._just_lost
+        metadata.just_lost = self._just_lost
         self.registration.on_change = self._registration_changed
         self._contacts = Contacts()
         #: by broker id: the registration that is probed, and the task
@@ -146,7 +163,7 @@ class Membership:
         self._is_leaving = False
         self._is_reporting = self._is_recording = False
         self._silence_check_due = self._sync_due = self._record_due = 0.0
-        self._lease_checked_at = services.clock.since_boot()
+        self._lease_checked_at = clock.since_boot()
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -199,7 +216,7 @@ class Membership:
             if compared.older:
                 lost |= store.created
         return {
-            name: _log_end(self._services.broker_id, its_log, is_lost=its_log.lost_synced or name in lost)
+            name: _log_end(self._metadata.broker_id, its_log, is_lost=its_log.lost_synced or name in lost)
             for name, its_log in store.logs.items()
             if name in lost or not self._is_clean(name, is_first_run)
         }
@@ -210,7 +227,7 @@ class Membership:
         It can only have been in directories that have been absent since the run of its mark. All of them are back, and
         none has a trace of it.
         """
-        lost = self._state_of(name).lost_end(self._services.broker_id)
+        lost = self._state_of(name).lost_end(self._metadata.broker_id)
         if lost is None or lost.last_epoch == -1 or last is None:
             return False
         absent = {each for each, run in last.last_runs.items() if run_number(run) == lost.last_epoch}
@@ -222,18 +239,18 @@ class Membership:
     def _may_be_older(self, name: TopicPartition, its_log: Log) -> bool:
         """Return whether the directory of a log is not known to have its last version."""
         directory = self._log_store.dir_of(its_log)
-        last_run = self._state_of(name).last_run_of(self._services.broker_id)
+        last_run = self._state_of(name).last_run_of(self._metadata.broker_id)
         return directory.content is DirContent.UNKNOWN and not directory.run == last_run != -1
 
     def _state_of(self, name: TopicPartition) -> PartitionView:
-        return self._services.view.topics[name.topic].partitions[name.partition]
+        return self._metadata.view.topics[name.topic].partitions[name.partition]
 
     def _content_of(self, its_log: Log) -> DirContent:
         return self._log_store.dir_of(its_log).content
 
     def _is_clean(self, name: TopicPartition, is_first_run: bool) -> bool:
         """Return whether a log is as it was, and as the metadata say, when this broker stopped cleanly."""
-        store, own = self._log_store, self._services.broker_id
+        store, own = self._log_store, self._metadata.broker_id
         its_log = store.logs[name]
         if self._state_of(name).last_run_of(own) is not None:
             return False  # what the log contains now must be written
@@ -254,7 +271,7 @@ class Membership:
         self, unclean: Mapping[TopicPartition, LogEnd], never_stored: Collection[TopicPartition]
     ) -> None:
         """Write the ends of logs into the partitions whose committed records this broker was known to have."""
-        services, own = self._services, self._services.broker_id
+        own = self._metadata.broker_id
         ends: dict[str, dict[int, LogEnd | None]] = {}
         runs: dict[str, dict[int, int]] = {}
         for name, its_log in self._log_store.logs.items():
@@ -268,7 +285,7 @@ class Membership:
         lost_synced = {name for name, its_log in self._log_store.logs.items() if its_log.lost_synced}
         destroyed = numbers_by_topic(lost_synced | self._log_store.lost)
         never = numbers_by_topic(never_stored)
-        opened = {name: topic.topic_id for name, topic in services.view.topics.items()}
+        opened = {name: topic.topic_id for name, topic in self._metadata.view.topics.items()}
 
         def mark(topic: TopicView) -> TopicView | None:
             if opened[topic.name] != topic.topic_id:
@@ -278,21 +295,21 @@ class Membership:
                 destroyed=destroyed.get(topic.name, ()), never_stored=never.get(topic.name, ()),
             )  # fmt: skip
 
-        current = await load_view(services.store)
+        current = await load_view(self._metadata.store)
         await self._mark(current, [name for name in current.topics if name in ends], mark, watched=False)
 
     async def _mark(
         self, view: ClusterView, names: Sequence[str], mark: Callable[[TopicView], TopicView | None], *, watched: bool
     ) -> None:
         """Write what ``mark`` makes of these topics, some of them in each multi. Raise KafkaError, StoreError."""
-        services, own = self._services, self._services.broker_id
+        own = self._metadata.broker_id
         for batch in names_by_multi(view, names, _TOPICS_PER_MULTI):
 
             def decide(view: ClusterView, batch: Sequence[str] = batch) -> tuple[Sequence[Op], None]:
                 marked = [mark(view.topics[name]) for name in batch if name in view.topics]
                 return ops_mark_unclean(view, [topic for topic in marked if topic is not None], own), None
 
-            await decide_and_write(services.store, view, decide, turn=services.metadata_turn, watched=watched)
+            await self._metadata.write(decide, view=view, watched=watched)
 
     async def join(self) -> None:
         """Register, and start the tasks. The view is watched by now."""
@@ -308,27 +325,27 @@ class Membership:
             self._fail(str(error))
 
     def _min_isr(self, topic: TopicView) -> int:
-        return self._services.topic_settings(topic).min_insync_replicas
+        return self._metadata.topic_settings(topic).min_insync_replicas
 
     def _registration_json(self) -> bytes:
-        settings = self._services.settings
+        settings = self._metadata.settings
         return broker_json(
             self.endpoints, rack=settings.broker_rack, incarnation=self._incarnation,
-            timestamp_ms=self._services.clock.wall_ms(), features=FEATURES,
+            timestamp_ms=self._clock.wall_ms(), features=FEATURES,
         )  # fmt: skip
 
     # -- changes --------------------------------------------------------------------------------------------------
 
     def changed(self, changes: ViewChanges) -> None:
         """The view has changed; the partitions have their new roles."""
-        view = self._services.view
+        view = self._metadata.view
         if changes.brokers:
-            self._follow(self._services.replicas.replicated())
+            self._follow(self._replicas.replicated())
         else:
             self._follow(
                 replica for old, new in changes.topics if new is not None
                 for number in changed_partitions(old, new)
-                if (replica := self._services.replicas.find(new.name, number)) is not None
+                if (replica := self._replicas.find(new.name, number)) is not None
             )  # fmt: skip
         if changes.brokers or changes.controller:
             self._probe_others(view)
@@ -336,7 +353,7 @@ class Membership:
 
     def _registration_changed(self) -> None:
         """Fetch with the new broker epoch, or not at all without one: a leader knows followers by their epochs."""
-        partitions = self._services.replicas.replicated()
+        partitions = self._replicas.replicated()
         for partition in partitions:
             self.fetchers.unfollow(partition)
         self._follow(partitions)
@@ -346,7 +363,7 @@ class Membership:
         """Fetch from the leaders of these partitions, or stop to. Do nothing when this broker stops."""
         if self._is_leaving:
             return
-        brokers = self._services.view.brokers if self.registration.epoch >= 0 else {}
+        brokers = self._metadata.view.brokers if self.registration.epoch >= 0 else {}
         for partition in partitions:
             leader = brokers.get(partition.leader_id)
             endpoint = None
@@ -361,13 +378,13 @@ class Membership:
         endpoints = self.fetchers.just_lost()
         if not endpoints:
             return frozenset()
-        brokers = self._services.view.brokers
+        brokers = self._metadata.view.brokers
         return frozenset(number for number, broker in brokers.items() if self._endpoint_of(broker) in endpoints)
 
     def _endpoint_of(self, broker: BrokerView) -> Endpoint | None:
         """Return the address of another broker for brokers, None if it does not have that listener."""
         try:
-            return endpoint_for_brokers(broker, self._services.settings)
+            return endpoint_for_brokers(broker, self._metadata.settings)
         except Unreachable as error:
             log.error("replicas of a broker cannot be fetched broker=%d error=%s", broker.broker_id, error)
             return None
@@ -375,13 +392,13 @@ class Membership:
     async def _check_isr(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
-            self.check_replicas(self._services.clock.monotonic())
+            self.check_replicas(self._clock.monotonic())
 
     def check_replicas(self, now: float) -> None:
         """Look at the lease and at the replicas of this broker. Called every CHECK_S."""
-        self.check_lease(self._services.clock.since_boot())
+        self.check_lease(self._clock.since_boot())
         if self._is_lease_over:
-            self._services.replicas.complete_confirmed()
+            self._replicas.complete_confirmed()
         else:
             self.isr_changes.check(now)
             self._report_offline()
@@ -392,20 +409,20 @@ class Membership:
 
     def _sync_outsiders(self) -> None:
         """Sync the logs of replicas that are not in sync here: they join the ISR only with synced records."""
-        replicas, own = self._services.replicas, self._services.broker_id
+        replicas, own = self._replicas, self._metadata.broker_id
         for partition in replicas.unsettled():
             if partition.role is Role.FOLLOWER and own not in partition.isr:
                 replicas.sync_in_background(partition)
 
     def _report_offline(self) -> None:
         """Write into the metadata store that logs are offline, so that others lead their partitions."""
-        services, own = self._services, self._services.broker_id
-        if not services.replicas.failed or self._is_reporting or self._session_s is None:
+        own = self._metadata.broker_id
+        if not self._replicas.failed or self._is_reporting or self._session_s is None:
             return
         runs: dict[str, dict[int, int]] = {}
-        for partition in services.replicas.failed:
+        for partition in self._replicas.failed:
             name, number = partition.name
-            topic, run = services.view.topics.get(name), self._failed_dirs.run_of(partition.log)
+            topic, run = self._metadata.view.topics.get(name), self._failed_dirs.run_of(partition.log)
             if topic is not None and must_mark_offline(topic.partitions[number], own, run):
                 runs.setdefault(name, {})[number] = run
         if runs:
@@ -413,15 +430,15 @@ class Membership:
             self._tasks.start(self._mark_offline(runs), "report logs that are offline")
 
     async def _mark_offline(self, runs: Mapping[str, Mapping[int, int]]) -> None:
-        services, own = self._services, self._services.broker_id
-        ids = {name: services.view.topics[name].topic_id for name in runs}
+        own = self._metadata.broker_id
+        ids = {name: self._metadata.view.topics[name].topic_id for name in runs}
 
         def mark(topic: TopicView) -> TopicView | None:
             is_same = ids[topic.name] == topic.topic_id  # otherwise the topic was created again, with another log
             return mark_offline(topic, own, runs[topic.name]) if is_same else None
 
         try:
-            await self._mark(services.view, list(runs), mark, watched=True)
+            await self._mark(self._metadata.view, list(runs), mark, watched=True)
         except (KafkaError, StoreError) as error:
             log.warning("logs that are offline cannot be reported now error=%s", error)
         finally:
@@ -432,16 +449,16 @@ class Membership:
         store = self._log_store
         if not store.records_failures or not store.unrecorded_dirs() or self._is_recording or self._is_leaving:
             return
-        if self._services.clock.monotonic() >= self._record_due:
+        if self._clock.monotonic() >= self._record_due:
             self._is_recording = True
             self._tasks.start(self._record(), "report log directories that are offline")
 
     async def _record(self) -> None:
         try:
-            await self._failed_dirs.record(self._services.replicas.fail_dir)
+            await self._failed_dirs.record(self._replicas.fail_dir)
         except (KafkaError, StoreError, StartError, OSError) as error:
             log.warning("log directories that are offline cannot be reported now error=%s", error)
-            self._record_due = self._services.clock.monotonic() + _RECORD_S
+            self._record_due = self._clock.monotonic() + _RECORD_S
         finally:
             self._is_recording = False
 
@@ -450,7 +467,7 @@ class Membership:
     def _may_control(self) -> bool:
         if self._is_leaving:
             return False
-        return self.registration.epoch >= 0 and self._services.clock.since_boot() < self.registration.lease.until
+        return self.registration.epoch >= 0 and self._clock.since_boot() < self.registration.lease.until
 
     @property
     def is_lease_over(self) -> bool:
@@ -467,7 +484,7 @@ class Membership:
         if is_over != self._is_lease_over:
             self._is_lease_over = is_over
             log.warning("the lease of this broker %s", "is over" if is_over else "is valid again")
-            self._services.replicas.set_lease(is_over=is_over)
+            self._replicas.set_lease(is_over=is_over)
             if not is_over:
                 self._lead_again()
         if is_over and (has_stalled or now >= self._silence_check_due):
@@ -476,8 +493,7 @@ class Membership:
 
     def _check_silence(self, *, has_stalled: bool) -> None:
         """Stop to lead partitions whose in-sync replicas are silent. Lead those again whose replicas are not."""
-        services, now = self._services, self._services.clock.monotonic()
-        replicas = services.replicas
+        replicas, now = self._replicas, self._clock.monotonic()
         if has_stalled:
             # A process that was paused finds old requests of its followers in its sockets: they do not prove that the
             # followers still follow it.
@@ -494,30 +510,28 @@ class Membership:
                 resumed += partition.leader_id == partition.broker_id
         if suspended or resumed:
             log.warning("leaders without the metadata store stopped=%d resumed=%d", suspended, resumed)
-            services.is_cut_off = any(partition.suspended is not None for partition in replicas.replicated())
+            self._metadata.is_cut_off = any(partition.suspended is not None for partition in replicas.replicated())
             self._roles_changed()
 
     def _apply_view(self, partition: Partition) -> None:
         """Give a partition the role that the view says."""
-        services = self._services
-        topic = services.view.topics.get(partition.name.topic)
+        topic = self._metadata.view.topics.get(partition.name.topic)
         if topic is not None and topic.topic_id == partition.topic_id:
-            services.replicas.apply_state(partition, self._role_of(topic.partitions[partition.name.partition]))
+            self._replicas.apply_state(partition, self._role_of(topic.partitions[partition.name.partition]))
 
     def _lead_again(self) -> None:
         """Give the partitions that were suspended the roles that the view says."""
-        services = self._services
-        services.is_cut_off = False
-        for partition in services.replicas.replicated():
+        self._metadata.is_cut_off = False
+        for partition in self._replicas.replicated():
             self._apply_view(partition)
-        self._follow(services.replicas.replicated())
+        self._follow(self._replicas.replicated())
         self._roles_changed()
 
     # -- the processes of other brokers -------------------------------------------------------------------------------
 
     def _probe_others(self, view: ClusterView) -> None:
         """Keep a connection to the controller, or to every other broker if this one is the controller."""
-        self._contacts.note_registered(view.brokers, view.registered, self._services.loop.time())
+        self._contacts.note_registered(view.brokers, view.registered, self._loop.time())
         wanted: Mapping[int, BrokerView] = view.brokers
         if not self.controller.is_active:
             leader = view.controller.broker_id if view.controller is not None else None
@@ -528,7 +542,7 @@ class Membership:
                 del self._probes[number]
                 probe.cancel()
         for number, broker in wanted.items():
-            if number != self._services.broker_id and number not in self._probes:
+            if number != self._metadata.broker_id and number not in self._probes:
                 probe = self._tasks.keep(partial(self._probe, broker), f"probe broker {number}")
                 self._probes[number] = broker.epoch, probe
 
@@ -541,25 +555,25 @@ class Membership:
         while True:
             opened_at = math.inf
             try:
-                connection = await self._clients.open(endpoint_for_brokers(broker, self._services.settings))
-                opened_at = self._services.loop.time()
+                connection = await self._clients.open(endpoint_for_brokers(broker, self._metadata.settings))
+                opened_at = self._loop.time()
                 self._contacts.note_reached(broker)
                 await connection.lost
             except Unreachable as error:
-                view = self._services.view
+                view = self._metadata.view
                 current, run = view.brokers.get(broker.broker_id), view.registered.get(broker.broker_id)
                 is_current = current is not None and current.epoch == broker.epoch
                 if error.refused and is_current and run is not None and self._may_declare_dead(broker, run):
                     # Not in this task: the change that it makes ends this task.
                     self._tasks.start(self._declare_dead(broker, run), "declare a broker dead")
             # A broker that closes each new connection is not asked in a loop.
-            if self._services.loop.time() - opened_at < _PROBE_S:
+            if self._loop.time() - opened_at < _PROBE_S:
                 await asyncio.sleep(_PROBE_S)
 
     def _may_declare_dead(self, broker: BrokerView, run: int) -> bool:
-        endpoint = endpoint_for_brokers(broker, self._services.settings)
+        endpoint = endpoint_for_brokers(broker, self._metadata.settings)
         opened_at = self._clients.opened_at.get(endpoint, -math.inf)
-        return self._contacts.may_declare_dead(broker, run, opened_at, self._services.loop.time())
+        return self._contacts.may_declare_dead(broker, run, opened_at, self._loop.time())
 
     async def _declare_dead(self, broker: BrokerView, run: int) -> None:
         self._contacts.note_declared_dead(broker, run)
@@ -572,7 +586,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Hand over the leaderships of this broker and leave the in-sync replicas, as far as others can take over."""
-        services, own = self._services, self._services.broker_id
+        own = self._metadata.broker_id
         if self._session_s is None or not self._may_control():
             return
         # A controller would elect itself, and a fetch would delay the stop.
@@ -590,7 +604,7 @@ class Membership:
         try:
             # First, because a leader without new records would add this broker to the ISR again: it has everything.
             await self.registration.announce_leave()
-            while names := await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn):
+            while names := await self._metadata.write(decide):
                 handed_over.update(names)
         except (KafkaError, StoreError) as error:
             log.warning("leaderships could not be handed over error=%s", error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.request import RequestContext
 from ottla.cluster.view import BrokerView, PartitionView, RegisteredBroker
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings
@@ -62,12 +63,12 @@ def _node(number: int, broker: BrokerView | RegisteredBroker, listener: str) -> 
     return None if endpoint is None else BrokerNode(number, endpoint.host, endpoint.port, broker.rack)
 
 
-def send_away_if_cut_off(services: Services, context: RequestContext) -> None:
+def send_away_if_cut_off(metadata: ClusterMetadata, context: RequestContext) -> None:
     """Close the connection after the reply if this broker is cut off from the others, which may have elected leaders.
 
     A client that is connected to this broker alone would ask it again and again for leaders that it does not know.
     """
-    if services.is_cut_off:
+    if metadata.is_cut_off:
         context.connection.close()
 
 
@@ -78,28 +79,28 @@ class Nodes:
     does not know which brokers are alive.
     """
 
-    def __init__(self, services: Services, context: RequestContext) -> None:
-        self._own_id = services.broker_id
-        self._registered = services.view.brokers
-        self._last_starts = services.view.last_starts
+    def __init__(self, metadata: ClusterMetadata, context: RequestContext) -> None:
+        self._own_id = metadata.broker_id
+        self._registered = metadata.view.brokers
+        self._last_starts = metadata.view.last_starts
         self._listener = context.listener
         #: brokers that have probably ended: their partitions have no leader until the metadata store shows the next one
-        self.just_lost = services.just_lost()
-        host, port = services.endpoint_for(context)
+        self.just_lost = metadata.just_lost()
+        host, port = metadata.own_endpoint(context.listener, context.connection.local_address)
         if not self._registered:
-            self.by_id = {services.broker_id: BrokerNode(services.broker_id, host, port, services.settings.broker_rack)}
-            self.controller_id = services.broker_id
+            self.by_id = {metadata.broker_id: BrokerNode(metadata.broker_id, host, port, metadata.settings.broker_rack)}
+            self.controller_id = metadata.broker_id
             return
         self.by_id = {}
         for broker in self._registered.values():
-            if broker.broker_id == services.broker_id:
+            if broker.broker_id == metadata.broker_id:
                 self.by_id[broker.broker_id] = BrokerNode(broker.broker_id, host, port, broker.rack)
             elif (node := _node(broker.broker_id, broker, context.listener)) is not None:
                 self.by_id[broker.broker_id] = node
-        controller = services.view.controller
+        controller = metadata.view.controller
         # Every broker handles the requests of administrators, so this broker is a valid answer during an election.
         is_reachable = controller is not None and controller.broker_id in self.by_id
-        self.controller_id = controller.broker_id if controller is not None and is_reachable else services.broker_id
+        self.controller_id = controller.broker_id if controller is not None and is_reachable else metadata.broker_id
 
     def fenced(self) -> list[BrokerNode]:
         """Return the brokers that are registered but not alive, with the addresses of their last start."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.nodes import endpoint_for_brokers
-from ottla.broker.services import Services
 from ottla.coordinator.transaction_runtime import REQUEST_TIMEOUT_S
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients, Unreachable
@@ -29,20 +29,20 @@ _MARKERS_TIMEOUT_S = REQUEST_TIMEOUT_S + _MARGIN_S
 class PeerRequests:
     """Finds the brokers that lead partitions, and sends requests to them."""
 
-    def __init__(self, services: Services, new_clients: Callable[[], BrokerClients]) -> None:
-        self._services = services
+    def __init__(self, metadata: ClusterMetadata, new_clients: Callable[[], BrokerClients]) -> None:
+        self._metadata = metadata
         self._clients = new_clients()
         self._marker_clients = new_clients()
         self._produce_clients = new_clients()
 
     def leader_of(self, name: TopicPartition) -> int | None:
         """Return the live broker that leads a partition; None if there is none, or if it is this broker."""
-        view = self._services.view
+        view = self._metadata.view
         topic = view.topics.get(name.topic)
         if topic is None or name.partition >= len(topic.partitions):
             return None
         leader = topic.partitions[name.partition].leader
-        return leader if leader in view.brokers and leader != self._services.broker_id else None
+        return leader if leader in view.brokers and leader != self._metadata.broker_id else None
 
     async def ask(self, broker_id: int, request: Message, version: int, *, timeout_s: float = 5.0) -> Any:
         """Send a request to a broker and return the reply. Raise Unreachable."""
@@ -65,10 +65,10 @@ class PeerRequests:
 
     def _endpoint_of(self, broker_id: int) -> Endpoint:
         """Return the endpoint of a live broker for brokers. Raise Unreachable."""
-        broker = self._services.view.brokers.get(broker_id)
+        broker = self._metadata.view.brokers.get(broker_id)
         if broker is None:
             raise Unreachable(f"broker {broker_id} is not registered")
-        return endpoint_for_brokers(broker, self._services.started_settings)
+        return endpoint_for_brokers(broker, self._metadata.started_settings)
 
     def close(self) -> None:
         self._clients.close()

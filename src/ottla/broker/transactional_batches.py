@@ -10,12 +10,13 @@ from __future__ import annotations
 from functools import partial
 from struct import Struct
 
-from ottla.broker.services import Services
-from ottla.broker.transaction_checks import RequestChecks, Term, term_of
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.transaction_checks import RequestChecks, Term, TransactionChecks, term_of
 from ottla.coordinator.outcome import Moment, Producer, Ticket
 from ottla.coordinator.pending_reply import PendingReply
 from ottla.coordinator.transaction import TransactionShard, write_error
 from ottla.coordinator.transaction_records import TransactionOutcome
+from ottla.coordinator.transaction_runtime import TransactionRuntime
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import FrameBuffer, TopicPartition
@@ -36,15 +37,16 @@ Beginnings = dict[Producer, dict[TopicPartition, Term]]
 class TransactionalBatches:
     """Asks coordinators about the transactional batches of Produce requests."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, metadata: ClusterMetadata, checks: TransactionChecks, transactions: TransactionRuntime) -> None:
+        self._metadata = metadata
+        self._checks = checks
+        self._transactions = transactions
 
     def other_coordinator(self, transactional_id: str) -> int | None:
         """Return the broker that coordinates this id; None if it is this broker, or if there is none now."""
-        services = self._services
-        if not services.view.brokers:
+        if not self._metadata.view.brokers:
             return None
-        return services.checks.coordinator_of(services.transactions.partition_for(transactional_id))
+        return self._checks.coordinator_of(self._transactions.partition_for(transactional_id))
 
     async def add(
         self, checks: RequestChecks, coordinator: int | None, transactional_id: str, beginnings: Beginnings,
@@ -58,7 +60,7 @@ class TransactionalBatches:
         """
         for producer, partitions in beginnings.items():
             if coordinator is None:
-                await self._services.transactions.wait_for_markers(transactional_id)
+                await self._transactions.wait_for_markers(transactional_id)
                 add = partial(self._add_here, transactional_id, producer, list(partitions))
                 await checks.ask_here(transactional_id, producer, partitions, add)
             else:
@@ -68,7 +70,7 @@ class TransactionalBatches:
     async def _add_here(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> object:  # fmt: skip
-        answer = self._services.transactions.run(
+        answer = self._transactions.run(
             transactional_id,
             partial(_add_partitions, transactional_id, producer, partitions),
             lambda code: AddPartitionsToTxnResponse(error_code=code),
@@ -94,14 +96,14 @@ class TransactionalBatches:
         if is_here:
             code = self._verify_here(transactional_id, producer, partition.name)
         if not code and (version >= IMPLICIT_FROM or not is_here):
-            code = self._services.checks.verdict(partition.name, producer, term_of(partition))
+            code = self._checks.verdict(partition.name, producer, term_of(partition))
         if code:
             answered = write_error(code, knows_abortable=version >= _ABORTABLE_FROM, adds=version >= IMPLICIT_FROM)
             raise Refused(answered, "the transaction does not expect this batch")
 
     def _verify_here(self, transactional_id: str, producer: Producer, name: TopicPartition) -> ErrorCode:
         try:
-            return self._services.transactions.shard(transactional_id).verify(transactional_id, producer, name)
+            return self._transactions.shard(transactional_id).verify(transactional_id, producer, name)
         except KafkaError as error:
             return ErrorCode(error.code)
 

@@ -1,15 +1,15 @@
-"""A view of a cluster that a test makes by hand, and the services of one of its brokers."""
+"""A view of a cluster that a test makes by hand, and the metadata of one of its brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from tests.unit.broker.request_fixtures import request_context
 
-from ottla.broker.access import ALL_ALLOWED
-from ottla.broker.services import Services
+from ottla.broker.apis.transactions import TransactionApis
+from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.cluster.schema import (
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -22,7 +22,7 @@ from ottla.cluster.schema import (
     state_path,
     topic_path,
 )
-from ottla.cluster.store import Changed, Node
+from ottla.cluster.store import Changed, MetadataStore, Node
 from ottla.cluster.view import ClusterView, PartitionView, TopicView
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
@@ -78,16 +78,30 @@ def make_view(brokers: Iterable[int] = (0, 1, 2), *, controller: int | None = 2)
     return view
 
 
-def make_services(view: ClusterView, **fields: Any) -> Any:
-    """Return the services of broker OWN_ID, which knows this view. It has no replica unless ``fields`` give it one."""
-    settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": str(OWN_ID)})
-    services: Any = SimpleNamespace(
-        broker_id=OWN_ID, cluster_id="cluster", view=view, settings=settings, started_settings=settings,
-        replicas=SimpleNamespace(topics={}, find=lambda topic, number: None), advertised={}, access=ALL_ALLOWED,
-        is_cut_off=False, just_lost=frozenset, **fields,
+#: in place of a part that a test does not use: an access to it fails
+UNUSED: Any = object()
+
+
+def make_metadata(
+    view: ClusterView | None = None, *, broker_id: int = OWN_ID, store: MetadataStore = UNUSED,
+    properties: Mapping[str, str] | None = None, new_id: Callable[[], bytes] = lambda: bytes(16),
+) -> ClusterMetadata:  # fmt: skip
+    """Return the metadata of a broker that knows this view, by default an empty one."""
+    settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": str(broker_id), **(properties or {})})
+    return ClusterMetadata(store, settings, cluster_id="cluster", new_id=new_id, view=view)
+
+
+def make_transaction_apis(**parts: Any) -> TransactionApis:
+    """Return the APIs of transactions with these parts; the others are not used."""
+    names = (
+        "metadata", "replicas", "groups", "transactions", "markers", "checks", "awaited_commits", "producer_ids",
     )  # fmt: skip
-    services.endpoint_for = lambda context: Services.endpoint_for(services, context)
-    return services
+    return TransactionApis(**{**dict.fromkeys(names, UNUSED), **parts})
+
+
+def no_replicas() -> Any:
+    """Return the replicas of a broker that has none. A test may add some."""
+    return SimpleNamespace(topics={}, find=lambda topic, number: None)
 
 
 def make_context(version: int, *, listener: str = "PLAINTEXT") -> Any:

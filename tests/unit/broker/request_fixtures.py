@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ottla.broker.access import ALL_ALLOWED, Access
-from ottla.broker.services import RequestContext
+from ottla.broker.request import RequestContext
 from ottla.coordinator.outcome import Client
 from ottla.net.connection import ANONYMOUS
 

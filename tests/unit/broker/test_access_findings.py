@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.served_apis import served_apis
 from tests.unit.broker import memory_broker
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
-from ottla.broker.dispatch import served_apis
 from ottla.cluster.access_nodes import ACCESS_ROOTS, AccessView
 from ottla.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 from ottla.testing.raw import batch_of, fetch_from, fetch_request, produce_request

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
+from tests.served_apis import served_apis
 from tests.unit.broker.access_admin_requests import ADMIN_SHAPES, TRANSACTION_SHAPES
 from tests.unit.broker.access_data_requests import GROUP_SHAPES, TOPIC_SHAPES
 from tests.unit.broker.access_rules import (
@@ -33,7 +34,6 @@ from tests.unit.broker.access_rules import (
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.access import NEEDS
-from ottla.broker.dispatch import served_apis
 from ottla.security.acls import Entry, Operation, Pattern, Permission, ResourceType
 from ottla.testing.raw import read_answer
 from ottla.wire.messages import (

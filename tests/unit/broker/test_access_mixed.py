@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from tests.served_apis import served_apis
 from tests.unit.broker.access_rules import ABSENT, CLUSTER, CLUSTER_NAME, TOPIC, Acl, Names, Shape
 from tests.unit.broker.memory_broker import MemoryBroker
 from tests.unit.broker.test_access_matrix import SHAPES, Matrix, _names_of, codes_in
 
-from ottla.broker.dispatch import served_apis
 from ottla.security.acls import Permission
 from ottla.testing.raw import read_answer
 from ottla.wire.messages import offset_commit, offset_fetch

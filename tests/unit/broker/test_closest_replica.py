@@ -12,8 +12,7 @@ from tests.unit.broker.test_leader_fetch import EPOCH, LeaderFixture, row
 from tests.unit.log.log_fixtures import NOW, batch, stored
 from tests.unit.log.txn_fixtures import txn_batch
 
-from ottla.broker.apis.fetch import FetchApi
-from ottla.cluster.view import ClusterView, PartitionView
+from ottla.cluster.view import PartitionView
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, InvalidSettings
@@ -29,13 +28,11 @@ class RackFixture(LeaderFixture):
 
     def __init__(self, path: Path, selector: str | None = "rack-aware") -> None:
         super().__init__(path)
-        view = ClusterView()
         for number, rack in RACKS.items():
-            view.apply(broker_changes(number, rack=rack, listeners=["PLAINTEXT"]))
-        self.services.view = view
+            self.metadata.view.apply(broker_changes(number, rack=rack, listeners=["PLAINTEXT"]))
         settings = {} if selector is None else {"replica.selector.class": selector}
-        self.services.settings = BrokerSettings.parse(settings)
-        self.api = FetchApi(self.services)
+        self.metadata.settings = BrokerSettings.parse(settings)
+        self.api = self.new_api()
 
     def commit(self, count: int = 3) -> None:
         """Append a batch, and let broker 2 fetch it."""
@@ -110,7 +107,7 @@ def test_follower_without_the_offset_or_the_listener_is_not_named(fixture: RackF
     partition.followers[2].end_offset = 2
     assert fixture.read("b", offset=3, max_wait=0).row.preferred_read_replica == -1
     partition.followers[2].end_offset = 3
-    fixture.services.view.apply(broker_changes(2, rack="b", listeners=["EXTERNAL"], version=1))
+    fixture.metadata.view.apply(broker_changes(2, rack="b", listeners=["EXTERNAL"], version=1))
     assert fixture.read("b", offset=1).offsets == [0]
 
 

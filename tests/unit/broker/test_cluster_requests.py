@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.cluster_fixtures import OWN_ID, broker_changes, make_context, make_services, make_view
+from tests.unit.broker.cluster_fixtures import (
+    OWN_ID,
+    UNUSED,
+    broker_changes,
+    make_context,
+    make_metadata,
+    make_view,
+)
 from tests.unit.broker.test_cluster_topics import ClusterAdmin, run
 
-from ottla.broker.apis.cluster import (
-    alter_partition_reassignments,
-    describe_quorum,
-    elect_leaders,
-    list_partition_reassignments,
-    unregister_broker,
-    update_features,
-)
-from ottla.broker.apis.groups import consumer_group_heartbeat
+from ottla.broker.apis.cluster import ClusterApis
+from ottla.broker.apis.groups import GroupApis
 from ottla.broker.apis.metadata import api_versions
 from ottla.cluster.ensemble import Ensemble, Member
 from ottla.cluster.schema import incarnation_of, registered_path
@@ -56,13 +56,14 @@ class RequestAdmin:
 
     def __init__(self, admin: ClusterAdmin) -> None:
         self.admin = admin
+        self.apis = ClusterApis(metadata=admin.metadata, ensemble=UNUSED)
 
     async def elect(self, kind: int, topics: dict[str, list[int]] | None) -> dict[tuple[str, int], int]:
         rows = None
         if topics is not None:
             rows = [TopicPartitions(topic=name, partitions=numbers) for name, numbers in topics.items()]
         request = ElectLeadersRequest(election_type=kind, topic_partitions=rows)
-        answer = await elect_leaders(self.admin.services, request, make_context(2))
+        answer = await self.apis.elect_leaders(request, make_context(2))
         return {
             (topic.topic, row.partition_id): row.error_code
             for topic in answer.replica_election_results
@@ -77,7 +78,7 @@ class RequestAdmin:
             ],
             **fields,
         )
-        answer = await alter_partition_reassignments(self.admin.services, request, make_context(1))
+        answer = await self.apis.alter_partition_reassignments(request, make_context(1))
         assert (answer.error_code, answer.error_message) == (0, None)
         return [row.error_code for topic in answer.responses for row in topic.partitions]
 
@@ -89,7 +90,7 @@ class RequestAdmin:
                 for name, numbers in topics.items()
             ]
         request = ListPartitionReassignmentsRequest(topics=rows)
-        answer = list_partition_reassignments(self.admin.services, request, make_context(0))
+        answer = self.apis.list_partition_reassignments(request, make_context(0))
         return [
             (topic.name, row.partition_index, row.replicas, row.adding_replicas, row.removing_replicas)
             for topic in answer.topics
@@ -139,7 +140,7 @@ def test_preferred_leaders_are_elected_where_they_are_in_sync(tmp_path: Path) ->
         }
         assert admin.leaders() == [0, 0, 1]
         assert admin.admin.view.topics["t"].partitions[1].leader_epoch == 1
-        assert (admin.admin.services.elections, admin.admin.services.unclean_elections) == (1, 0)
+        assert (admin.apis.elections, admin.apis.unclean_elections) == (1, 0)
 
     played(tmp_path, script)
 
@@ -162,7 +163,7 @@ def test_unclean_election_takes_a_replica_that_was_not_in_sync(tmp_path: Path) -
         await admin.admin.stop(2)
         assert await admin.elect(UNCLEAN, {"t": [0, 1]}) == {("t", 0): 0, ("t", 1): ErrorCode.ELECTION_NOT_NEEDED}
         assert admin.admin.partitions("t")[0] == (0, (2, 0), (0,))
-        assert (admin.admin.services.elections, admin.admin.services.unclean_elections) == (1, 1)
+        assert (admin.apis.elections, admin.apis.unclean_elections) == (1, 1)
         await admin.set_state(0, leader=-1)
         await admin.admin.stop(0)
         assert await admin.elect(UNCLEAN, {"t": [0]}) == {("t", 0): ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
@@ -173,7 +174,7 @@ def test_unclean_election_takes_a_replica_that_was_not_in_sync(tmp_path: Path) -
 def test_unknown_election_type_is_rejected(tmp_path: Path) -> None:
     async def script(admin: RequestAdmin) -> None:
         request = ElectLeadersRequest(election_type=2, topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
-        answer = await elect_leaders(admin.admin.services, request, make_context(2))
+        answer = await admin.apis.elect_leaders(request, make_context(2))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
     played(tmp_path, script)
@@ -248,7 +249,7 @@ def test_stopped_broker_is_unregistered_and_its_node_keeps_its_version_and_incar
 
         async def unregister(broker_id: int) -> int:
             request = UnregisterBrokerRequest(broker_id=broker_id)
-            return (await unregister_broker(admin.admin.services, request, make_context(0))).error_code
+            return (await admin.apis.unregister_broker(request, make_context(0))).error_code
 
         assert await unregister(2) == ErrorCode.INVALID_REQUEST, "it runs"
         assert await unregister(9) == ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -272,7 +273,8 @@ def quorum(topic: str, ensemble: Ensemble | None = None) -> Any:
     async def read_ensemble() -> Ensemble | None:
         return ensemble
 
-    return asyncio.run(describe_quorum(make_services(make_view(), ensemble=read_ensemble), request, make_context(2)))
+    apis = ClusterApis(metadata=make_metadata(make_view()), ensemble=read_ensemble)
+    return asyncio.run(apis.describe_quorum(request, make_context(2)))
 
 
 def test_quorum_is_the_controller_and_the_live_brokers() -> None:
@@ -319,7 +321,7 @@ async def update(admin: RequestAdmin, *changes: tuple[str, int, int], version: i
         FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind) for name, level, kind in changes
     ]
     request = UpdateFeaturesRequest(feature_updates=updates, **fields)
-    answer = await update_features(admin.admin.services, request, make_context(version))
+    answer = await admin.apis.update_features(request, make_context(version))
     assert len(answer.results) == (len(changes) if version < 2 and not answer.error_code else 0)
     return answer.error_code
 
@@ -387,5 +389,6 @@ def test_consumer_protocol_is_refused_while_its_feature_is_disabled() -> None:
     view = make_view()
     view.feature_levels = {"group.version": 0}
     request = ConsumerGroupHeartbeatRequest(group_id="g")
-    answer: Any = consumer_group_heartbeat(make_services(view), request, make_context(1))
+    apis = GroupApis(metadata=make_metadata(view), groups=UNUSED)
+    answer: Any = apis.consumer_group_heartbeat(request, make_context(1))
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

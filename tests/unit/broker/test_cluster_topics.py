@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.admin_fixtures import Admin, create_skeleton
-from tests.unit.broker.cluster_fixtures import broker_changes, make_context
+from tests.unit.broker.cluster_fixtures import broker_changes, make_context, no_replicas
 
-from ottla.broker.apis.groups import find_coordinator
-from ottla.broker.apis.topics import create_partitions, create_topics
-from ottla.broker.services import ResolvedSettings
+from ottla.broker.apis.coordinators import CoordinatorApis
+from ottla.broker.cluster_metadata import ResolvedSettings
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.schema import broker_path
 from ottla.cluster.store import Create, Delete
@@ -33,12 +32,11 @@ class ClusterAdmin(Admin):
 
     def __init__(self, store: EmbeddedStore, properties: dict[str, str]) -> None:
         super().__init__(store, broker_id=1)
-        self.services.settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": "1", **properties})
-        self.services.advertised = {}
-        self.services.replicas = SimpleNamespace(find=lambda topic, number: None)
-        self.services.endpoint_for = lambda context: ("here", 9092)
-        numbers: Any = type("Numbers", (), {"partition_for": staticmethod(lambda key: 0)})
-        self.services.groups = self.services.transactions = numbers
+        self.metadata.settings = BrokerSettings.parse({"log.dirs": "unused", "broker.id": "1", **properties})
+        numbers: Any = SimpleNamespace(partition_for=lambda key: 0)
+        self.coordinators = CoordinatorApis(
+            metadata=self.metadata, replicas=no_replicas(), topics=self.topics, groups=numbers, transactions=numbers
+        )
 
     async def register(self, *brokers: int) -> None:
         for broker_id in brokers:
@@ -52,12 +50,12 @@ class ClusterAdmin(Admin):
     async def create(self, **wanted: Any) -> tuple[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]]:
         """Return the error code, and leader, replicas and ISR of each partition."""
         topic = CreatableTopic(name="t", **{"num_partitions": -1, "replication_factor": -1, **wanted})
-        answer = await create_topics(self.services, CreateTopicsRequest(topics=[topic]), self.context)
+        answer = await self.topics.create_topics(CreateTopicsRequest(topics=[topic]), self.context)
         return answer.topics[0].error_code, self.partitions("t")
 
     async def grow(self, count: int) -> int:
         wanted = CreatePartitionsTopic(name="t", count=count, assignments=None)
-        answer = await create_partitions(self.services, CreatePartitionsRequest(topics=[wanted]), self.context)
+        answer = await self.topics.create_partitions(CreatePartitionsRequest(topics=[wanted]), self.context)
         return int(answer.results[0].error_code)
 
     def partitions(self, name: str) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
@@ -67,7 +65,7 @@ class ClusterAdmin(Admin):
     async def find(self, kind: int) -> int:
         """Return the error code of FindCoordinator, which creates the internal topic if it is missing."""
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=["k"])
-        answer: Any = find_coordinator(self.services, request, make_context(4))
+        answer: Any = self.coordinators.find_coordinator(request, make_context(4))
         if inspect.isawaitable(answer):
             answer = await answer
         return int(answer.coordinators[0].error_code)
@@ -149,7 +147,7 @@ def test_internal_topic_has_three_replicas_or_as_many_as_there_are_brokers(
         await admin.register(*brokers)
         await admin.find(kind)
         assert {len(ids) for _, ids, _ in admin.partitions(name)} == {replicas}
-        settings = admin.services.topic_settings(admin.view.topics[name])
+        settings = admin.metadata.topic_settings(admin.view.topics[name])
         assert settings.min_insync_replicas == (2 if replicas == 3 else 1)
 
     run(tmp_path, test)
@@ -165,7 +163,7 @@ def test_coordinator_on_another_broker_is_not_named_when_its_topic_was_just_crea
     async def test(admin: ClusterAdmin) -> None:
         await admin.register(0, 1)
         # The first replica of partition 0 follows from the topic id.
-        admin.services.new_id = lambda: coordinator.to_bytes(4, "big") + bytes(12)
+        admin.metadata.new_id = lambda: coordinator.to_bytes(4, "big") + bytes(12)
         code = await admin.find(kind)
         assert admin.partitions(name)[0][0] == coordinator
         assert code == (0 if coordinator == 1 else ErrorCode.COORDINATOR_NOT_AVAILABLE)

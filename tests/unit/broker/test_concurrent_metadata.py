@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from admin_fixtures import BROKER, GROUP, TOPIC, Admin, create_skeleton
+from tests.unit.broker.cluster_fixtures import make_transaction_apis
 from tests.unit.cluster.metadata_store_fixtures import Simulated
 
-from ottla.broker.apis.transactions import init_producer_id
 from ottla.broker.producer_ids import BLOCK
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import SessionState
@@ -197,17 +197,17 @@ def test_producer_gets_a_retriable_error_while_the_store_is_not_connected() -> N
     async def run() -> None:
         store = servers.ensemble.connect("broker-0")
         admin = Admin(store)
-        admin.services.producer_ids = admin.producer_ids
+        apis = make_transaction_apis(metadata=admin.metadata, producer_ids=admin.producer_ids)
         request = InitProducerIdRequest(transactional_id=None, producer_id=-1, producer_epoch=-1)
-        assert (await init_producer_id(admin.services, request, admin.context)).producer_id == 0
+        assert (await apis.init_producer_id(request, admin.context)).producer_id == 0
         for _ in range(BLOCK - 1):
             await admin.producer_ids.next()
         servers.ensemble.cut("broker-0")
-        answer = await init_producer_id(admin.services, request, admin.context)
+        answer = await apis.init_producer_id(request, admin.context)
         assert (answer.error_code, answer.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
         servers.ensemble.heal("broker-0")
         while store.session.state is not SessionState.ESTABLISHED:
             await asyncio.sleep(1)
-        assert (await init_producer_id(admin.services, request, admin.context)).producer_id == BLOCK
+        assert (await apis.init_producer_id(request, admin.context)).producer_id == BLOCK
 
     servers.run(run())

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 
 from ottla.broker.access import ALL_ALLOWED
-from ottla.broker.dispatch import MESSAGE_BYTES_MAX, Dispatcher, ServedApi
+from ottla.broker.component import ServedApi
+from ottla.broker.dispatch import MESSAGE_BYTES_MAX, Dispatcher
 from ottla.broker.throttling import Throttling
 from ottla.model.errors import InvalidRequest
 from ottla.testing.raw import read_answer, request_bytes
@@ -87,17 +89,18 @@ class Desk:
 
     def __init__(self, handler: Callable[..., Any]) -> None:
         self.deferred = Jobs()
-        self.services: Any = SimpleNamespace(
-            view=SimpleNamespace(version=0), replicas=SimpleNamespace(generation=0), deferred=self.deferred,
-            is_cut_off=False, access=ALL_ALLOWED, just_lost=frozenset,
-            throttling=Throttling(Any, lambda: 0.0, Any),  # type: ignore[arg-type]
-        )  # fmt: skip
+        self.metadata = make_metadata()
         self.waiting_fetches: dict[Any, Any] = {}
         data_api: Any = SimpleNamespace(handle=self._data, waiting=self.waiting_fetches)
         self.apis = apis = {DESCRIBE_CLUSTER: ServedApi(0, 2, handler), 18: ServedApi(0, 4)}
         self.data_frames: list[tuple[int, int]] = []
         self.connection: Any = Connection()
-        self.dispatcher = Dispatcher(self.services, "PLAINTEXT", apis, data_api, data_api)
+        replicas: Any = SimpleNamespace(generation=0)
+        deferred: Any = self.deferred
+        self.dispatcher = Dispatcher(
+            "PLAINTEXT", apis, produce=data_api, fetch=data_api, metadata=self.metadata, replicas=replicas,
+            access=ALL_ALLOWED, throttling=Throttling(UNUSED, lambda: 0.0, UNUSED), deferred=deferred,
+        )  # fmt: skip
 
     def _data(
         self, connection: Any, buffer: Any, view: Any, start: int, end: int, version: int, correlation: int
@@ -327,7 +330,7 @@ def test_reply_is_cached_unless_the_broker_is_cut_off() -> None:
     """A broker that is cut off closes the connection of each client that asks, which the cache cannot."""
     asked: list[Any] = []
 
-    def handler(services: Any, request: Any, context: Any) -> DescribeClusterResponse:
+    def handler(request: Any, context: Any) -> DescribeClusterResponse:
         asked.append(request)
         return DescribeClusterResponse()
 
@@ -336,12 +339,12 @@ def test_reply_is_cached_unless_the_broker_is_cut_off() -> None:
     for _ in range(3):
         desk.take(ask())
     assert len(asked) == 1
-    desk.services.just_lost = lambda: frozenset([2])
+    desk.metadata.just_lost = lambda: frozenset([2])
     for _ in range(3):
         desk.take(ask())
     assert len(asked) == 2, "the leader of some partitions has probably ended"
-    desk.services.just_lost = frozenset
-    desk.services.is_cut_off = True
+    desk.metadata.just_lost = frozenset
+    desk.metadata.is_cut_off = True
     for _ in range(3):
         desk.take(ask())
     assert len(asked) == 5

@@ -57,7 +57,8 @@ class SessionFixture(FetchFixture):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.deferred = self.services.deferred = self.api.deferred = Deferred()
+        self.deferred: Any = Deferred()
+        self.api.deferred = self.deferred
         self.session_id, self.epoch = 0, 0
         self.isolation = 0
 

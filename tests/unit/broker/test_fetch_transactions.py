@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.log.log_fixtures import NOW, batch, split
 from tests.unit.log.store_fixtures import TOPIC_ID
@@ -18,12 +19,11 @@ from tests.unit.replica.test_manager_transactions import TransactionFixture
 
 from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.fetch import FetchApi
-from ottla.broker.apis.offsets import describe_producers, list_offsets
+from ottla.broker.apis.offsets import OffsetApis
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
 from ottla.log.transactions import EndedTransaction
 from ottla.model.batch import read_header
-from ottla.model.settings import BrokerSettings
 from ottla.testing.raw import fetch_from, fetch_request, read_answer, request_bytes
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -46,6 +46,7 @@ class Slot:
 class Connection:
     closing = False
     listener = "PLAINTEXT"
+    local_address = ("127.0.0.1", 9092)
     principal = "User:alice"
 
     def __init__(self) -> None:
@@ -78,15 +79,20 @@ class FetchFixture(TransactionFixture):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.services: Any = SimpleNamespace(
-            access=ALL_ALLOWED,
-            just_lost=frozenset,
-            broker_id=1, new_id=partial(Random(1).randbytes, 16),
-            replicas=self.manager, settings=BrokerSettings(), wheel=Wheel(),
-            deferred=NothingDeferred(), endpoint_for=lambda context: ("127.0.0.1", 9092),
-            loop=SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run),
+        self.metadata = make_metadata(broker_id=1, new_id=partial(Random(1).randbytes, 16))
+        self.fetch_wheel = Wheel()
+        self.loop: Any = SimpleNamespace(time=self.clock.monotonic, run_in_executor=self.run)
+        self.api = self.new_api()
+        self.offsets = OffsetApis(metadata=self.metadata, replicas=self.manager, loop=self.loop)
+
+    def new_api(self) -> FetchApi:
+        """Return the API for the present settings."""
+        wheel: Any = self.fetch_wheel
+        deferred: Any = NothingDeferred()
+        return FetchApi(
+            metadata=self.metadata, replicas=self.manager, loop=self.loop, wheel=wheel, deferred=deferred,
+            access=ALL_ALLOWED, throttling=UNUSED,
         )  # fmt: skip
-        self.api = FetchApi(self.services)
 
     async def run(self, executor: None, function: Callable[..., object], *arguments: object) -> object:
         return function(*arguments)
@@ -200,7 +206,7 @@ def test_parked_reader_of_committed_records_is_answered_by_the_marker(fixture: F
     fixture.end()
     fixture.turn()
     assert (answer.offsets, answer.row.last_stable_offset) == ([0, 1], 2)
-    assert not fixture.services.wheel.timers
+    assert not fixture.fetch_wheel.timers
     assert not fixture.partition.stable_readers
 
 
@@ -232,7 +238,7 @@ def test_reader_that_waits_while_a_transaction_stays_open_is_answered_in_time(fi
     fixture.append(fixture.partition, batch())
     fixture.turn()
     assert not answer.is_there
-    fixture.services.wheel.timers[0].expire()
+    fixture.fetch_wheel.timers[0].expire()
     assert (answer.offsets, answer.row.high_watermark, answer.row.last_stable_offset) == ([], 3, 1)
 
 
@@ -265,7 +271,7 @@ def ask_offset(fixture: FetchFixture, timestamp: int, isolation: int) -> tuple[i
     topics = [ListOffsetsTopic(name="orders", partitions=[partition])]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
     context: Any = request_context(8)
-    answer = asyncio.run(list_offsets(fixture.services, request, context))
+    answer = asyncio.run(fixture.offsets.list_offsets(request, context))
     row = answer.topics[0].partitions[0]
     assert row.error_code == 0
     return row.offset, row.timestamp
@@ -294,7 +300,7 @@ def test_producers_are_shown_with_their_transactions(fixture: FetchFixture) -> N
     fixture.send(2)
     context: Any = request_context(0)
     request = DescribeProducersRequest(topics=[TopicRequest(name="orders", partition_indexes=[0])])
-    (topic,) = describe_producers(fixture.services, request, context).topics
+    (topic,) = fixture.offsets.describe_producers(request, context).topics
     (row,) = topic.partitions
     assert [(p.producer_id, p.coordinator_epoch, p.current_txn_start_offset) for p in row.active_producers] == [
         (1, 6, 5),

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.broker.cluster_fixtures import make_view
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata, make_view
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_leader_fetch import EPOCH, LeaderFixture, row
 from tests.unit.log.log_fixtures import batch, topic
 
-from ottla.broker.apis.topics import describe_log_dirs
+from ottla.broker.apis.topics import TopicApis
 from ottla.broker.cluster_metrics import ClusterMetrics, lag_bytes
 from ottla.cluster.view import PartitionView
 from ottla.env.metrics import Page
@@ -25,10 +25,12 @@ def leader(tmp_path: Path) -> LeaderFixture:
 
 
 def metrics_of(leader: LeaderFixture) -> dict[str, float]:
-    leader.services.clock, leader.services.view = leader.clock, make_view()
-    leader.services.store = SimpleNamespace(on_session=lambda listener: None)
+    store: Any = SimpleNamespace(on_session=lambda listener: None)
     membership: Any = SimpleNamespace(controller=SimpleNamespace(is_active=False))
-    metrics, page = ClusterMetrics(leader.services, membership), Page(1000)
+    metrics, page = ClusterMetrics(
+        metadata=make_metadata(make_view(), store=store), replicas=leader.manager, clock=leader.clock,
+        membership=membership, requests=UNUSED,
+    ), Page(1000)  # fmt: skip
     for _ in [*metrics._count_replicas(page), *metrics.partition_steps(page)]:
         pass
     lines = [line for piece in page.pieces() for line in piece.decode().splitlines()]
@@ -73,10 +75,13 @@ def test_lag_in_bytes_counts_all_segments(leader: LeaderFixture) -> None:
 def test_follower_reports_the_committed_records_that_it_lacks(leader: LeaderFixture) -> None:
     def lag() -> int:
         request = DescribeLogDirsRequest(topics=None)
-        (directory,) = describe_log_dirs(leader.services, request, request_context(4)).results  # type: ignore[arg-type]
+        (directory,) = topics.describe_log_dirs(request, request_context(4)).results
         return int(directory.topics[0].partitions[0].offset_lag)
 
-    leader.services.log_moves = SimpleNamespace(copies=lambda directory: [])
+    log_moves: Any = SimpleNamespace(copies=lambda directory: [])
+    topics = TopicApis(
+        metadata=leader.metadata, replicas=leader.manager, clock=leader.clock, log_moves=log_moves, tasks=UNUSED
+    )
     leader.write(leader.partition, 3)
     assert lag() == 0
     state = PartitionView(leader=2, leader_epoch=EPOCH + 1, replicas=(1, 2, 3), isr=(2, 3), partition_epoch=1)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import make_metadata
 from tests.unit.log.log_fixtures import batch, write
 from tests.unit.replica.test_partition import new_partition
 
@@ -25,14 +26,12 @@ def isr_changes(replicas: Any, *, lag_ms: int = 3000, fetch_wait_ms: int = 500) 
         proposed.append(name)
 
     replicas.note_isr = lambda partition: None
-    services: Any = SimpleNamespace(
-        settings=SimpleNamespace(
-            replica_lag_time_max_ms=lag_ms, replica_silence_time_max_ms=3000, replica_fetch_wait_max_ms=fetch_wait_ms
-        ),
-        tasks=SimpleNamespace(start=start), replicas=replicas,
-        view=SimpleNamespace(brokers={}, registered={}, leaving=set()),
-    )  # fmt: skip
-    return IsrChanges(services), proposed
+    metadata = make_metadata(properties={
+        "replica.lag.time.max.ms": str(lag_ms), "replica.silence.time.max.ms": "3000",
+        "replica.fetch.wait.max.ms": str(fetch_wait_ms),
+    })  # fmt: skip
+    tasks: Any = SimpleNamespace(start=start)
+    return IsrChanges(metadata=metadata, replicas=replicas, tasks=tasks), proposed
 
 
 def test_replica_that_lags_leaves_at_most_a_tenth_of_the_lag_time_later() -> None:
@@ -116,7 +115,7 @@ def joining_replica(monkeypatch: pytest.MonkeyPatch) -> tuple[IsrChanges, Partit
     changes, proposed = isr_changes(SimpleNamespace(replicated=lambda: [partition], unsettled=lambda: [partition]))
     brokers = {number: SimpleNamespace(broker_id=number, epoch=number) for number in (1, 2, 3)}
     monkeypatch.setattr(
-        changes._services, "view", SimpleNamespace(brokers=brokers, registered={}, leaving=set(), topics={})
+        changes._metadata, "view", SimpleNamespace(brokers=brokers, registered={}, leaving=set(), topics={})
     )
     changes.check(0.0)
     assert proposed and partition.proposed_isr == (1, 2, 3)
@@ -140,11 +139,10 @@ def test_join_is_not_written_if_another_change_was_applied_meanwhile(monkeypatch
     view: Any = SimpleNamespace(topics={partition.name.topic: topic})
     written: list[Any] = []
 
-    async def decide_and_write(store: Any, view_: Any, decide: Any, **_: Any) -> None:
+    async def write_ops(decide: Any) -> None:
         written.append(decide(view)[0])
 
-    changes._services.store = changes._services.metadata_turn = None  # type: ignore[assignment]
-    monkeypatch.setattr(isr_changes_module, "decide_and_write", decide_and_write)
+    monkeypatch.setattr(changes._metadata, "write", write_ops)
     monkeypatch.setattr(isr_changes_module, "ops_change_isr", lambda view, topics, registered: list(topics))
     asyncio.run(changes._write({partition: (1, 2, 3)}, {}, set()))
     assert written == [[]]
@@ -158,7 +156,7 @@ def test_replica_of_a_broker_that_stops_does_not_join(monkeypatch: pytest.Monkey
     changes, proposed = isr_changes(SimpleNamespace(replicated=lambda: [partition], unsettled=lambda: [partition]))
     brokers = {number: SimpleNamespace(broker_id=number, epoch=number) for number in (1, 2, 3)}
     view = SimpleNamespace(brokers=brokers, registered={}, leaving={3})
-    monkeypatch.setattr(changes._services, "view", view)
+    monkeypatch.setattr(changes._metadata, "view", view)
     changes.check(0.0)
     assert not proposed
     view.leaving.clear()
@@ -177,7 +175,7 @@ def test_replica_of_a_broker_that_does_not_run_is_not_looked_at(
     }
     looked_at: list[Partition] = []
     monkeypatch.setattr(isr_changes_module, "wanted_isr", lambda each, *_: looked_at.append(each) or each.isr)
-    monkeypatch.setattr(changes._services, "view", SimpleNamespace(brokers=brokers, registered={}, leaving=set()))
+    monkeypatch.setattr(changes._metadata, "view", SimpleNamespace(brokers=brokers, registered={}, leaving=set()))
     changes.check(0.0)
     looked_at.clear()
     changes.check(CHECK_S)

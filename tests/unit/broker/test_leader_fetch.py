@@ -13,7 +13,7 @@ from tests.unit.log.log_fixtures import batch
 from tests.unit.replica.test_manager_transactions import TransactionFixture
 from tests.unit.replica.test_replica_manager import Waiter
 
-from ottla.broker.apis.offsets import LATEST, list_offsets
+from ottla.broker.apis.offsets import LATEST
 from ottla.cluster.view import PartitionView
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode
@@ -245,7 +245,7 @@ def test_parked_fetch_does_not_wake_when_the_high_watermark_moves(leader: Leader
 
 
 def _expire(leader: LeaderFixture, parked: Any) -> Any:
-    (timer,) = leader.services.wheel.timers
+    (timer,) = leader.fetch_wheel.timers
     timer.expire()
     return parked
 
@@ -360,7 +360,7 @@ def test_new_leader_reports_an_end_offset_when_it_has_committed_what_it_had(lead
         rows = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="orders", partitions=rows)])
         context: Any = request_context(version)
-        (found,) = asyncio.run(list_offsets(leader.services, request, context)).topics[0].partitions
+        (found,) = asyncio.run(leader.offsets.list_offsets(request, context)).topics[0].partitions
         return found.error_code, found.offset
 
     assert end(5) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)

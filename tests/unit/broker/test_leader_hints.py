@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.cluster_fixtures import make_services, make_view
+from tests.unit.broker.cluster_fixtures import make_view
 from tests.unit.broker.test_fetch_transactions import Answer
 from tests.unit.broker.test_leader_fetch import LeaderFixture
 from tests.unit.broker.test_produce_opening import SMALL, ProduceFixture
 from tests.unit.log.store_fixtures import TOPIC_ID
 
-from ottla.broker.apis.fetch import FetchApi
-from ottla.broker.apis.produce import ProduceApi
 from ottla.cluster.view import PartitionView
 from ottla.model.errors import ErrorCode
 from ottla.testing.raw import fetch_from, fetch_request, produce_request, read_answer, request_bytes
@@ -33,9 +31,8 @@ def test_produce_that_waits_when_the_leader_changes_gets_the_new_one(
 ) -> None:
     """Without a leader, or with one that is not alive, the reply has no address."""
     fixture = ProduceFixture(tmp_path)
-    services = make_services(make_view((1, 2)), clock=fixture.clock)
-    services.replicas = fixture.manager
-    api, connection = ProduceApi(services), fixture.connection
+    fixture.metadata.view = make_view((1, 2))
+    api, connection = fixture.api, fixture.connection
     led = [fixture.add(number) for number in range(partitions)]
     for each in led:
         fixture.manager.apply_state(each, state(1, 5))
@@ -60,12 +57,9 @@ def test_produce_that_waits_when_the_leader_changes_gets_the_new_one(
 
 def test_fetch_that_waits_when_the_leader_changes_gets_the_new_one(tmp_path: Path) -> None:
     fixture = LeaderFixture(tmp_path)
-    services = make_services(make_view((1, 2)))
-    fixture.services.view, fixture.services.endpoint_for = services.view, services.endpoint_for
-    fixture.api = FetchApi(fixture.services)
+    fixture.metadata.view = make_view((1, 2))
     fixture.write(fixture.partition)
     parked: Answer = fixture.ask(0, version=16, max_wait=500)
-    parked.slot.connection.local_address = ("h", 1)  # type: ignore[attr-defined]
     assert not parked.is_there
     fixture.manager.apply_state(fixture.partition, state(2, 6))
     assert parked.row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

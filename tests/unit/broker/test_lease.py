@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.unit.broker.cluster_fixtures import make_metadata
 
 from ottla.broker.broker import Broker
 from ottla.broker.contacts import Contacts
@@ -34,17 +35,16 @@ class MembershipFixture(Membership):
             role=Role.LEADER, isr=(1, 2), maximal_isr=(1, 2), min_in_sync=1, name=name, topic_id=b"id", broker_id=1,
             leader_id=1, followers={2: SimpleNamespace(fetched_at=0.0)}, suspended=None,
         )  # fmt: skip
-        replicas = SimpleNamespace(
+        self._replicas: Any = SimpleNamespace(
             replicated=lambda: [self.partition], suspend=self._suspend, apply_state=self._apply,
             set_lease=lambda is_over: None, distrust_fetches=lambda: None,
         )  # fmt: skip
         topic = SimpleNamespace(topic_id=b"id", partitions=(STATE,))
-        view = SimpleNamespace(topics={"t": topic}, brokers={})
-        settings = SimpleNamespace(inter_broker_listener="PLAINTEXT")
+        self.view: Any = SimpleNamespace(topics={"t": topic}, brokers={})
+        self._metadata = make_metadata(self.view, broker_id=1)
         #: the two monotonic clocks
         self.monotonic = self.since_boot = 0.0
-        clock = SimpleNamespace(monotonic=lambda: self.monotonic, since_boot=lambda: self.since_boot)
-        self._services: Any = SimpleNamespace(replicas=replicas, view=view, settings=settings, clock=clock)
+        self._clock: Any = SimpleNamespace(monotonic=lambda: self.monotonic, since_boot=lambda: self.since_boot)
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
         self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
         self._contacts = Contacts()
@@ -76,11 +76,11 @@ def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: M
     membership.check_at(11.0)
     membership.check_at(11.1)
     assert membership.calls == ["coordinators see follower"]
-    assert membership._services.is_cut_off
+    assert membership._metadata.is_cut_off
     membership.registration.lease.until = 20.0
     membership.check_at(12.0)
     assert membership.calls == ["coordinators see follower", "coordinators see leader"]
-    assert not membership._services.is_cut_off
+    assert not membership._metadata.is_cut_off
 
 
 def test_leader_without_the_store_leads_while_its_followers_fetch(membership: MembershipFixture) -> None:
@@ -125,7 +125,7 @@ def test_leader_resumes_without_the_store_when_all_in_sync_replicas_fetch_again(
     membership.partition.suspended = {2: 11.2}
     membership.check_at(11.5)
     assert membership.calls == ["coordinators see follower", "coordinators see leader"]
-    assert not membership._services.is_cut_off
+    assert not membership._metadata.is_cut_off
 
 
 def test_leader_without_a_registration_does_not_resume(membership: MembershipFixture) -> None:
@@ -157,7 +157,7 @@ def test_broker_with_an_unclean_log_does_not_lead_again(membership: MembershipFi
 def test_broker_that_leaves_follows_no_partition(membership: MembershipFixture) -> None:
     """A leader would add it to the ISR again."""
     membership.partition.role, membership.partition.leader_id = Role.FOLLOWER, 2
-    membership._services.view.brokers = {2: SimpleNamespace(broker_id=2, endpoint=lambda name: "other", endpoints=())}
+    membership.view.brokers = {2: SimpleNamespace(broker_id=2, endpoint=lambda name: "other", endpoints=())}
     membership.endpoints = ()
     membership.fetchers = SimpleNamespace(follow=lambda partition, endpoint: membership.calls.append(endpoint))
     membership._follow([membership.partition])  # type: ignore[list-item]
@@ -175,8 +175,8 @@ def test_broker_that_leaves_hands_each_topic_over_once(
     monkeypatch.setattr("ottla.broker.membership.leave", lambda view, broker, min_isr: [topic])
     monkeypatch.setattr("ottla.broker.membership.ops_elect", lambda view, topics: [each.name for each in topics])
 
-    async def write(store: Any, view: Any, decide: Any, *, turn: Any) -> Any:
-        ops, names = decide(view)
+    async def write(decide: Any) -> Any:
+        ops, names = decide(membership.view)
         membership.calls.append(f"write {ops}")
         return names
 
@@ -186,10 +186,8 @@ def test_broker_that_leaves_hands_each_topic_over_once(
     async def announce_leave() -> None:
         membership.calls.append("announce")
 
-    monkeypatch.setattr("ottla.broker.membership.decide_and_write", write)
+    monkeypatch.setattr(membership._metadata, "write", write)
     monkeypatch.setattr(membership.registration, "announce_leave", announce_leave, raising=False)
-    services = membership._services
-    services.broker_id, services.store, services.metadata_turn = 1, None, None
     membership._session_s, membership.controller = 6.0, SimpleNamespace(resign=resign)  # type: ignore[assignment]
     membership.fetchers = SimpleNamespace(stop=lambda: None)
     assert membership._may_control()
@@ -204,7 +202,7 @@ def test_replicas_are_checked_and_reported_while_the_lease_is_valid(membership: 
     membership._report_offline = lambda: calls.append("offline")  # type: ignore[method-assign]
     membership._record_failed_dirs = lambda: calls.append("directories")  # type: ignore[method-assign]
     membership._sync_due = 100.0
-    membership._services.replicas.complete_confirmed = lambda: calls.append("confirmed")
+    membership._replicas.complete_confirmed = lambda: calls.append("confirmed")
     membership.since_boot = 9.0
     membership.check_replicas(9.0)
     assert calls == ["ISR", "offline", "directories"]
@@ -221,20 +219,20 @@ def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -
         async def mark_offline(numbers: Any) -> None:
             written.append([f"{topic}-{number}" for topic in numbers for number in numbers[topic]])
 
-        services = membership._services
-        services.broker_id, services.replicas.failed = 1, {}
+        replicas: Any = membership._replicas
+        replicas.failed = {}
         membership._tasks, membership._session_s, membership._is_reporting = Tasks(), 6.0, False
         membership._mark_offline = mark_offline  # type: ignore[method-assign]
         membership._failed_dirs = SimpleNamespace(run_of=lambda log: -1)  # type: ignore[assignment]
         membership._report_offline()
         assert not membership._is_reporting
-        services.replicas.failed = [SimpleNamespace(name=("t", 0), log=None)]
+        replicas.failed = [SimpleNamespace(name=("t", 0), log=None)]
         membership._report_offline()
         membership._report_offline()
         await asyncio.sleep(0)
         assert written == [["t-0"]]
         membership._is_reporting = False
-        services.view.topics["t"].partitions = (replace(STATE, isr=(2,), leader=2),)
+        membership.view.topics["t"].partitions = (replace(STATE, isr=(2,), leader=2),)
         membership._report_offline()
         await asyncio.sleep(0)
         assert written == [["t-0"]], "the broker is not in the ISR any more"
@@ -298,7 +296,7 @@ def test_broker_that_was_started_again_is_probed_with_its_new_registration(membe
         membership._probes, membership._tasks = {}, Tasks()
         membership._probe = probe  # type: ignore[method-assign]
         membership.controller = cast(Any, SimpleNamespace(is_active=True))
-        membership._services.loop, membership._services.broker_id = asyncio.get_running_loop(), 1
+        membership._loop = asyncio.get_running_loop()
         for seen in (view(b1=1, b2=2, b3=3), view(b1=1, b2=2, b3=9), view(b1=1, b3=9), view(b1=1, b2=12, b3=9)):
             membership._probe_others(seen)
             await asyncio.sleep(0)
@@ -330,7 +328,7 @@ def test_probe_of_a_broker_goes_on_after_an_unexpected_exception(
         membership._probes, membership._tasks = {}, Tasks()
         membership._clients = cast(Any, SimpleNamespace(open=open_connection))
         membership.controller = cast(Any, SimpleNamespace(is_active=True))
-        membership._services.loop, membership._services.broker_id = asyncio.get_running_loop(), 1
+        membership._loop = asyncio.get_running_loop()
         membership._probe_others(view)
         async with asyncio.timeout(10):
             await opened_again.wait()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.broker.cluster_fixtures import make_view, partition, topic_changes
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata, make_view, partition, topic_changes
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.log.log_fixtures import batch
 from tests.unit.replica.test_log_moves import MoveFixture
 
-from ottla.broker.apis.log_dirs import alter_replica_log_dirs
-from ottla.broker.apis.topics import describe_log_dirs
+from ottla.broker.apis.log_dirs import LogDirApis
+from ottla.broker.apis.topics import TopicApis
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -30,18 +29,22 @@ class DirsFixture(MoveFixture):
         super().__init__(path)
         view = make_view()
         view.apply(topic_changes("orders", [partition(1, (1, 2))] * 5))
-        self.services: Any = SimpleNamespace(replicas=self.manager, view=view, log_moves=self.moves)
+        metadata = make_metadata(view)
+        self.log_dirs = LogDirApis(metadata=metadata, replicas=self.manager, log_moves=self.moves)
+        self.topics = TopicApis(
+            metadata=metadata, replicas=self.manager, clock=UNUSED, log_moves=self.moves, tasks=UNUSED
+        )  # fmt: skip
         self.context: Any = request_context(2)
 
     def move(self, path: Path | str, *numbers: int, topic: str = "orders") -> list[int]:
         rows = [AlterReplicaLogDirTopic(name=topic, partitions=numbers)]
         request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(path), topics=rows)])
-        answer = alter_replica_log_dirs(self.services, request, self.context)
+        answer = self.log_dirs.alter_replica_log_dirs(request, self.context)
         return [row.error_code for each in answer.results for row in each.partitions]
 
     def described(self) -> dict[str, list[int]]:
         """Return the partitions in each log directory; -1 - N for a copy of partition N."""
-        answer = describe_log_dirs(self.services, DescribeLogDirsRequest(topics=None), self.context)
+        answer = self.topics.describe_log_dirs(DescribeLogDirsRequest(topics=None), self.context)
         return {
             result.log_dir: sorted(
                 -1 - row.partition_index if row.is_future_key else row.partition_index
@@ -94,7 +97,7 @@ def test_log_moves_and_its_copy_is_described(fixture: DirsFixture) -> None:
     assert fixture.described() == {str(first): [0], str(second): []}
     fixture.step()
     assert fixture.described() == {str(first): [0], str(second): [-1]}
-    answer = describe_log_dirs(fixture.services, DescribeLogDirsRequest(topics=None), fixture.context)
+    answer = fixture.topics.describe_log_dirs(DescribeLogDirsRequest(topics=None), fixture.context)
     (row,) = answer.results[1].topics[0].partitions
     assert (row.offset_lag, row.partition_size) == (4, 2 * len(batch()))
     assert fixture.move(second, 0) == [0], "the same move goes on"

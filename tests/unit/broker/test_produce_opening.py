@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.log.log_fixtures import NOW, batch, topic
 from tests.unit.replica.test_replica_manager import ManagerFixture
 
@@ -105,7 +106,11 @@ class ProduceFixture(ManagerFixture):
         super().__init__(path)
         self.opener = SlowOpener()
         self.manager.opener = self.opener  # type: ignore[assignment]
-        self.api = ProduceApi(SimpleNamespace(replicas=self.manager, clock=self.clock, access=ALL_ALLOWED))  # type: ignore[arg-type]
+        self.metadata = make_metadata()
+        self.api = ProduceApi(
+            metadata=self.metadata, replicas=self.manager, clock=self.clock, access=ALL_ALLOWED, throttling=UNUSED,
+            schemas=UNUSED, checks=UNUSED, transactions=UNUSED,
+        )  # fmt: skip
         self.connection: Any = Connection()
         self.compacted = self.add(0, name="compacted", settings=topic(cleanup_policy="compact"))
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata, make_view, partition, topic_changes
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.dead_letters import DeadLetters
@@ -18,7 +19,6 @@ from ottla.log.checkpoints import CLEAN_STOP
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower
 from ottla.model.records import Record, build_batch, iterate_records
-from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.net.client import Unreachable
 from ottla.testing.raw import fetch_from, fetch_request, produce_request
@@ -116,8 +116,8 @@ class Fixture:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        assert self.broker.broker._services is not None
-        return {name: count for name, count in self.broker.broker._services.schemas.records.items() if count}
+        assert self.broker.broker._produce is not None
+        return {name: count for name, count in self.broker.broker._produce._schemas.records.items() if count}
 
 
 def run(
@@ -432,13 +432,14 @@ def write_remotely(peer: Peer, acks: int = -1) -> None:
     def leader_of(topic: bytes, number: int) -> Any:
         raise NotLeaderOrFollower("")
 
-    settings = BrokerSettings()
-    services: Any = SimpleNamespace(
-        view=SimpleNamespace(topics={"dead": SimpleNamespace(partitions=[0, 1, 2])}), settings=settings,
-        topic_settings=lambda _: TopicSettings.defaults(), replicas=SimpleNamespace(leader_of=leader_of),
+    view = make_view()
+    view.apply(topic_changes("dead", [partition(2, (2,))] * 3))
+    replicas: Any = SimpleNamespace(leader_of=leader_of)
+    letters = DeadLetters(
+        metadata=make_metadata(view), replicas=replicas, topics=UNUSED, peers=peer, loop=UNUSED, clock=UNUSED
     )  # fmt: skip
     source: Any = SimpleNamespace(name=TopicPartition("t", 4))
-    asyncio.run(DeadLetters(services, peer).write("dead", source, [b"one", b"two"], acks, lambda: None))
+    asyncio.run(letters.write("dead", source, [b"one", b"two"], acks, lambda: None))
 
 
 def test_dead_letters_are_sent_to_the_broker_that_leads_their_partition() -> None:

@@ -14,12 +14,7 @@ from tests.unit.broker.admin_fixtures import NOW_MS, Admin, create_skeleton
 from tests.unit.broker.request_fixtures import request_context
 
 from ottla.broker.access import Access
-from ottla.broker.apis.tokens import (
-    create_delegation_token,
-    describe_delegation_token,
-    expire_delegation_token,
-    renew_delegation_token,
-)
+from ottla.broker.apis.tokens import TokenApis
 from ottla.broker.authentication import _Login
 from ottla.cluster.access_nodes import ACCESS_SKELETON
 from ottla.cluster.embedded import EmbeddedStore
@@ -48,9 +43,10 @@ class Tokens:
         self._store = EmbeddedStore.open(str(directory / "metadata.db"))
         self.admin = Admin(self._store)
         texts = {"log.dirs": "unused", "delegation.token.secret.key": key}
-        self.admin.services.started_settings = BrokerSettings.parse(texts)
+        self.admin.metadata.started_settings = BrokerSettings.parse(texts)
         self.now_ms = NOW_MS
-        self.admin.services.clock = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        clock: Any = SimpleNamespace(wall_ms=lambda: self.now_ms)
+        self.apis = TokenApis(metadata=self.admin.metadata, clock=clock)
         self._access = access or Access()
         runner.run(self._open())
 
@@ -73,31 +69,25 @@ class Tokens:
 
     def create(self, principal: str, *, is_token: bool = False, **fields: Any) -> Any:
         request = CreateDelegationTokenRequest(**{"max_lifetime": -1, **fields})
-        return self._runner.run(
-            create_delegation_token(self.admin.services, request, self.context(38, principal, is_token))
-        )
+        return self._runner.run(self.apis.create_delegation_token(request, self.context(38, principal, is_token)))
 
     def create_together(self, principal: str, count: int) -> list[Any]:
         request = CreateDelegationTokenRequest(max_lifetime=-1)
         context = self.context(38, principal)
 
         async def create() -> list[Any]:
-            requests = (create_delegation_token(self.admin.services, request, context) for _ in range(count))
+            requests = (self.apis.create_delegation_token(request, context) for _ in range(count))
             return await asyncio.gather(*requests)
 
         return self._runner.run(create())
 
     def renew(self, principal: str, code: bytes, period_ms: int, *, is_token: bool = False) -> Any:
         request = RenewDelegationTokenRequest(hmac=code, renew_period=period_ms)
-        return self._runner.run(
-            renew_delegation_token(self.admin.services, request, self.context(39, principal, is_token))
-        )
+        return self._runner.run(self.apis.renew_delegation_token(request, self.context(39, principal, is_token)))
 
     def expire(self, principal: str, code: bytes, period_ms: int, *, is_token: bool = False) -> Any:
         request = ExpireDelegationTokenRequest(hmac=code, expiry_time_period=period_ms)
-        return self._runner.run(
-            expire_delegation_token(self.admin.services, request, self.context(40, principal, is_token))
-        )
+        return self._runner.run(self.apis.expire_delegation_token(request, self.context(40, principal, is_token)))
 
     def describe(self, principal: str, owners: list[str] | None = None, *, is_token: bool = False) -> Any:
         rows = None if owners is None else [
@@ -105,7 +95,7 @@ class Tokens:
             for each in owners
         ]  # fmt: skip
         request = DescribeDelegationTokenRequest(owners=rows)
-        return describe_delegation_token(self.admin.services, request, self.context(41, principal, is_token))
+        return self.apis.describe_delegation_token(request, self.context(41, principal, is_token))
 
     def described(self, principal: str, owners: list[str] | None = None) -> set[str]:
         return {each.token_id for each in self.describe(principal, owners).tokens}
@@ -181,7 +171,7 @@ def test_expired_token_is_hidden_and_deleted_with_the_next_creation(tokens: Toke
 def test_tokens_of_one_owner_are_limited_and_others_still_get_theirs(tmp_path: Path) -> None:
     """A user needs no right for tokens of its own, and the number of tokens of the cluster is limited."""
     with asyncio.Runner() as runner, contextlib.closing(Tokens(runner, tmp_path)) as tokens:
-        limit = tokens.admin.services.started_settings.delegation_token_max_per_owner
+        limit = tokens.admin.metadata.started_settings.delegation_token_max_per_owner
         assert limit == 100
         made = [tokens.create(EVE) for _ in range(limit)]
         assert {each.error_code for each in made} == {0}
@@ -196,7 +186,7 @@ def test_tokens_of_one_owner_are_limited_and_others_still_get_theirs(tmp_path: P
 
 def test_limit_of_one_owner_holds_for_requests_at_the_same_time(tokens: Tokens) -> None:
     """Several brokers, or several requests to one, decide from the same metadata."""
-    limit = tokens.admin.services.started_settings.delegation_token_max_per_owner
+    limit = tokens.admin.metadata.started_settings.delegation_token_max_per_owner
     for _ in range(limit - 2):
         tokens.create(EVE)
     made = tokens.create_together(EVE, 5)

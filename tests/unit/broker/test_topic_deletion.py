@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.broker.request_fixtures import request_context
 
-from ottla.broker.apis.topics import delete_topics
+from ottla.broker.apis.topics import TopicApis
 from ottla.cluster.controller import NewTopic, ops_create_topic, plan_create_topic
 from ottla.cluster.decide import load_view
 from ottla.cluster.embedded import EmbeddedStore
@@ -35,15 +36,13 @@ def delete_at_once(path: Path, *names: str) -> tuple[list[int], ClusterView]:
             await store.multi(ops_create_topic(await load_view(store), topic))
             await store.multi([Create(deleted_topic_path(f"old-{name}"), to_json({"deleted_ms": 1}))])
         await store.watch("/", lambda changes: void(view.apply(changes)))
-        services: Any = SimpleNamespace(
-            store=store, view=view, clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
-            settings=SimpleNamespace(delete_topic_enable=True), new_id=lambda: bytes(16),
-            metadata_turn=asyncio.Lock(),
-        )  # fmt: skip
+        metadata = make_metadata(view, store=store, properties={"delete.topic.enable": "true"})
+        clock: Any = SimpleNamespace(wall_ms=lambda: NOW_MS)
+        topics = TopicApis(metadata=metadata, replicas=UNUSED, clock=clock, log_moves=UNUSED, tasks=UNUSED)
         context: Any = request_context(6)
         answers = await asyncio.gather(
             *(
-                delete_topics(services, DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]), context)
+                topics.delete_topics(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]), context)
                 for name in names
             )
         )

@@ -10,7 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.broker.cluster_fixtures import make_view
+from tests.unit.broker.cluster_fixtures import (
+    UNUSED,
+    make_metadata,
+    make_transaction_apis,
+    make_view,
+    partition,
+    topic_changes,
+)
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_produce_opening import Connection, SlowOpener, settle
 from tests.unit.log.log_fixtures import NOW, topic
@@ -20,7 +27,6 @@ from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.broker.access import ALL_ALLOWED
 from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.apis.transactions import txn_offset_commit
 from ottla.broker.transaction_checks import Term, TransactionChecks, term_of
 from ottla.coordinator.outcome import Client, Producer
 from ottla.coordinator.request_order import RequestOrder
@@ -102,12 +108,11 @@ class ProducerFixture(ManagerFixture):
         self.orders = self.add()
         self.coordinator = Coordinator()
         self.checks = TransactionChecks(self.coordinator)
-        services: Any = SimpleNamespace(
-            access=ALL_ALLOWED,
-            replicas=self.manager, clock=self.clock, view=make_view(), checks=self.checks,
-            transactions=SimpleNamespace(partition_for=lambda name: 0),
+        self.transactions: Any = SimpleNamespace(partition_for=lambda name: 0)
+        self.api = ProduceApi(
+            metadata=make_metadata(make_view()), replicas=self.manager, clock=self.clock, access=ALL_ALLOWED,
+            throttling=UNUSED, schemas=UNUSED, checks=self.checks, transactions=self.transactions,
         )  # fmt: skip
-        self.api = ProduceApi(services)
         self.connection: Any = Connection()
 
     def coordinate_here(self, add: Callable[..., object], verify: Callable[..., ErrorCode]) -> None:
@@ -115,7 +120,7 @@ class ProducerFixture(ManagerFixture):
 
         async def no_markers(transactional_id: str) -> None: ...
 
-        transactions: Any = self.api._services.transactions
+        transactions = self.transactions
         transactions.wait_for_markers, transactions.run = no_markers, add
         transactions.shard = lambda transactional_id: SimpleNamespace(verify=verify)
         self.coordinator.is_elsewhere = False
@@ -467,9 +472,11 @@ class GroupsFixture:
         self.coordinator = Coordinator()
         self.committed = 0
         self.replica = SimpleNamespace(leader_epoch=4, topic_id=b"offsets")
-        self.services: Any = SimpleNamespace(
-            access=ALL_ALLOWED, view=SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[None])}),
-            checks=TransactionChecks(self.coordinator), groups=self,
+        view = make_view()
+        view.apply(topic_changes("orders", [partition(1, (1,))]))
+        self.checks = TransactionChecks(self.coordinator)
+        self.apis = make_transaction_apis(
+            metadata=make_metadata(view), checks=self.checks, groups=self,
             transactions=SimpleNamespace(partition_for=lambda name: 0),
             replicas=SimpleNamespace(find=lambda topic, number: self.replica),
         )  # fmt: skip
@@ -494,7 +501,7 @@ class GroupsFixture:
         )  # fmt: skip
         client = Client("c", "/h", version, connection, correlation_id)
         context: Any = request_context(version, client=client)
-        answer: Any = await txn_offset_commit(self.services, request, context)  # type: ignore[misc]
+        answer: Any = await self.apis.txn_offset_commit(request, context)  # type: ignore[misc]
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
@@ -550,7 +557,7 @@ def test_marker_during_the_question_about_offsets_makes_the_client_retry() -> No
         fixture.coordinator.answering.clear()
         commit = asyncio.ensure_future(fixture.commit(3))
         await settle()
-        fixture.services.checks.marker_written(TopicPartition("__consumer_offsets", 7), 1)
+        fixture.checks.marker_written(TopicPartition("__consumer_offsets", 7), 1)
         fixture.coordinator.answering.set()
         assert await commit == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert fixture.committed == 0

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import make_metadata, make_transaction_apis
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.test_transaction_runtime import PRODUCER_ID, TransactionRuntimeFixture, _add_request
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA
 
-from ottla.broker.apis.transactions import add_partitions_to_txn, end_txn
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.runtime import StaleConnection
 from ottla.coordinator.transaction_records import TransactionState
@@ -62,15 +62,15 @@ class TwoCoordinators:
         # Written at the end of the turn in which it becomes leader: the coordinator must wait for that.
         target.manager._pending[target.state.log] = None
 
-    def ask(self, broker: TransactionRuntimeFixture, handler: Any, request: Any, version: int, connection: int) -> Any:
-        unused: Any = SimpleNamespace(expect=lambda *_: None, note_arrived=lambda _: None)
-        services: Any = SimpleNamespace(transactions=broker.runtime, awaited_commits=unused)
+    def ask(self, broker: TransactionRuntimeFixture, name: str, request: Any, version: int, connection: int) -> Any:
+        unused = SimpleNamespace(expect=lambda *_: None, note_arrived=lambda _: None)
+        apis = make_transaction_apis(metadata=make_metadata(), transactions=broker.runtime, awaited_commits=unused)
         client = Client("c", "/h", version, connection, 1)
-        return handler(services, request, request_context(version, client=client))
+        return getattr(apis, name)(request, request_context(version, client=client))
 
     def end(self, broker: TransactionRuntimeFixture, *, version: int = OLD_CLIENT, connection: int = 9) -> Any:
         request = EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True)
-        return self.ask(broker, end_txn, request, version, connection)
+        return self.ask(broker, "end_txn", request, version, connection)
 
 
 def test_transaction_goes_on_at_the_next_coordinator(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_delayed_request_does_not_end_a_transaction_that_began_at_another_coordi
         await brokers.lead(brokers.b)
         brokers.end(brokers.b, connection=1)
         await brokers.b.turn_disk()
-        brokers.ask(brokers.b, add_partitions_to_txn, _add_request(), 3, 1)
+        brokers.ask(brokers.b, "add_partitions_to_txn", _add_request(), 3, 1)
         await brokers.b.turn_disk()
         assert brokers.b.x == TransactionState.ONGOING
         await brokers.lead(brokers.a)

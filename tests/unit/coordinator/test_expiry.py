@@ -6,15 +6,14 @@ from collections.abc import Callable
 from inspect import iscoroutine
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import make_metadata
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.test_runtime import RuntimeFixture, in_loop
 
-from ottla.broker.apis import groups
-from ottla.cluster.view import ClusterView
+from ottla.broker.apis.groups import GroupApis
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.pending_reply import PendingReply
 from ottla.model.errors import ErrorCode
@@ -48,11 +47,11 @@ class Requests:
 
     def __init__(self, fixture: RuntimeFixture) -> None:
         self._room = fixture
-        self._services: Any = SimpleNamespace(groups=fixture.runtime, view=ClusterView())
+        self.apis = GroupApis(metadata=make_metadata(), groups=fixture.runtime)
 
     def ask(self, handler: Callable[..., Any], request: Any, version: int) -> Any:
         context = request_context(version, client=Client("c", "/h", version))
-        answer = handler(self._services, request, context)
+        answer = handler(request, context)
         self._room.turn()
         self._room.threads.run()
         if isinstance(answer, PendingReply):
@@ -72,19 +71,19 @@ class Requests:
             group_id="g", member_id=member_id, session_timeout=SESSION_S * 1000, rebalance_timeout=60_000,
             protocol_type="consumer", protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         )  # fmt: skip
-        return self.ask(groups.join_group, request, 3)
+        return self.ask(self.apis.join_group, request, 3)
 
     def sync(self, member_id: str) -> Any:
         assigned = SyncGroupRequestAssignment(member_id=member_id, assignment=b"")
         request = SyncGroupRequest(group_id="g", member_id=member_id, generation_id=1, assignments=[assigned])
-        return self.ask(groups.sync_group, request, 3)
+        return self.ask(self.apis.sync_group, request, 3)
 
     def heartbeat(self, member_id: str) -> Any:
-        return self.ask(groups.heartbeat, HeartbeatRequest(group_id="g", member_id=member_id, generation_id=1), 3)
+        return self.ask(self.apis.heartbeat, HeartbeatRequest(group_id="g", member_id=member_id, generation_id=1), 3)
 
     def leave(self, member_id: str) -> Any:
         request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)])
-        return self.ask(groups.leave_group, request, 5).members[0]
+        return self.ask(self.apis.leave_group, request, 5).members[0]
 
     def commit(self, member_id: str, epoch: int = 1) -> Any:
         row = OffsetCommitRequestPartition(partition_index=1, committed_offset=5)
@@ -92,18 +91,18 @@ class Requests:
             group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch,
             topics=[OffsetCommitRequestTopic(name="orders", partitions=[row])],
         )  # fmt: skip
-        return self.ask(groups.offset_commit, request, 9).topics[0].partitions[0]
+        return self.ask(self.apis.offset_commit, request, 9).topics[0].partitions[0]
 
     def describe(self) -> tuple[str, int]:
-        (found,) = self.ask(groups.describe_groups, DescribeGroupsRequest(groups=["g"]), 6).groups
+        (found,) = self.ask(self.apis.describe_groups, DescribeGroupsRequest(groups=["g"]), 6).groups
         return found.group_state, len(found.members)
 
     def states(self, *wanted: str) -> dict[str, str]:
-        listed = self.ask(groups.list_groups, ListGroupsRequest(states_filter=list(wanted)), 5).groups
+        listed = self.ask(self.apis.list_groups, ListGroupsRequest(states_filter=list(wanted)), 5).groups
         return {each.group_id: each.group_state for each in listed}
 
     def delete(self) -> int:
-        (result,) = self.ask(groups.delete_groups, DeleteGroupsRequest(groups_names=["g"]), 2).results
+        (result,) = self.ask(self.apis.delete_groups, DeleteGroupsRequest(groups_names=["g"]), 2).results
         return int(result.error_code)
 
     def stable(self) -> str:
@@ -120,14 +119,14 @@ class Requests:
             group_id="g", member_id=member_id, member_epoch=epoch, rebalance_timeout=60_000,
             subscribed_topic_names=["missing"], topic_partitions=[],
         )  # fmt: skip
-        return self.ask(groups.consumer_group_heartbeat, request, 1)
+        return self.ask(self.apis.consumer_group_heartbeat, request, 1)
 
     def fetch_as(self, member_id: str, epoch: int) -> Any:
         group = OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
-        return self.ask(groups.offset_fetch, OffsetFetchRequest(groups=[group]), 9).groups[0]
+        return self.ask(self.apis.offset_fetch, OffsetFetchRequest(groups=[group]), 9).groups[0]
 
     def consumer_members(self) -> set[str]:
-        (found,) = self.ask(groups.consumer_group_describe, ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
+        (found,) = self.ask(self.apis.consumer_group_describe, ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
         assert found.error_code == 0, found
         return {member.member_id for member in found.members}
 
@@ -217,11 +216,7 @@ def requests_join_that_waits(requests: Requests) -> PendingReply:
         group_id="g", session_timeout=60_000, rebalance_timeout=60_000, protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )  # fmt: skip
-    answer = groups.join_group(
-        requests._services,
-        request,
-        request_context(3, client=Client("d", "/h", 3)),  # type: ignore[arg-type]
-    )
+    answer = requests.apis.join_group(request, request_context(3, client=Client("d", "/h", 3)))
     assert isinstance(answer, PendingReply) and not answer.done()
     return answer
 

@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import make_transaction_apis
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.test_transaction_runtime import TransactionRuntimeFixture
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA
 
-from ottla.broker.apis.transactions import write_txn_markers
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.remote_markers import REQUEST_MARKERS_MAX, QueuedMarker, RemoteMarkers
 from ottla.coordinator.transaction_records import Delivery, TransactionState
@@ -246,8 +245,8 @@ class Cluster:
         self.requests += 1
         if not self.is_up:
             raise Unreachable("broker 2 is down")
-        services: Any = SimpleNamespace(markers=self.leader.markers)
-        return await write_txn_markers(services, request, request_context(2))  # type: ignore[misc,arg-type]
+        apis = make_transaction_apis(markers=self.leader.markers)
+        return await apis.write_txn_markers(request, request_context(2))  # type: ignore[misc]
 
     async def settle(self) -> None:
         for _ in range(5):

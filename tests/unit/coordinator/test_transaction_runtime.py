@@ -11,12 +11,12 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.broker.cluster_fixtures import make_metadata, make_transaction_apis
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.coordinator.classic_fixtures import DictTopics
 from tests.unit.coordinator.test_runtime import HandDrivenWheel
 from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
-from ottla.broker.apis.transactions import add_offsets_to_txn, add_partitions_to_txn, end_txn, init_producer_id
 from ottla.coordinator.outcome import Client, CoordinatorContext
 from ottla.coordinator.transaction_records import TransactionState
 from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
@@ -271,19 +271,17 @@ def _add_request() -> AddPartitionsToTxnRequest:
 
 #: by API, a request that waits for markers, as the dispatcher calls its handler
 _WAITING_REQUESTS: dict[str, Callable[[Any, Any], Any]] = {
-    "AddPartitionsToTxn": lambda services, context: add_partitions_to_txn(services, _add_request(), context),
-    "AddOffsetsToTxn": lambda services, context: add_offsets_to_txn(
-        services,
+    "AddPartitionsToTxn": lambda apis, context: apis.add_partitions_to_txn(_add_request(), context),
+    "AddOffsetsToTxn": lambda apis, context: apis.add_offsets_to_txn(
         AddOffsetsToTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, group_id="g"),
         context,
     ),
-    "EndTxn": lambda services, context: end_txn(
-        services,
+    "EndTxn": lambda apis, context: apis.end_txn(
         EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True),
         context,
     ),
-    "InitProducerId": lambda services, context: init_producer_id(
-        services, InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000), context
+    "InitProducerId": lambda apis, context: apis.init_producer_id(
+        InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000), context
     ),
 }
 
@@ -299,8 +297,10 @@ def test_request_continues_when_markers_became_durable_before_its_task_started(t
         assert fixture.runtime.has_outstanding_markers("x")
         unused = SimpleNamespace(expect=lambda *_: None, note_arrived=lambda _: None)
         groups = SimpleNamespace(partition_for=lambda _: 0)
-        services = SimpleNamespace(transactions=fixture.runtime, groups=groups, awaited_commits=unused)
-        answer = _WAITING_REQUESTS[api](services, request_context(3, client=CLIENT))
+        apis = make_transaction_apis(
+            metadata=make_metadata(), transactions=fixture.runtime, groups=groups, awaited_commits=unused
+        )  # fmt: skip
+        answer = _WAITING_REQUESTS[api](apis, request_context(3, client=CLIENT))
         await fixture.turn_disk()
         assert fixture.x == TransactionState.COMPLETE_COMMIT
         task = asyncio.ensure_future(answer)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.broker import authentication, dispatch, listeners
-from ottla.broker.apis import configs, groups, topics
+from ottla.broker.apis import configs, coordinators, topics
 from ottla.env import metrics_server
 from ottla.env.log_limit import PER_MINUTE_MAX, LogLimit
 from ottla.env.process import log_to_stderr
@@ -43,7 +43,8 @@ def test_first_message_of_a_later_minute_tells_how_many_were_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [authentication, configs, connection, dispatch, groups, listeners, metrics_server, server, tls, topics]
+    "module",
+    [authentication, configs, connection, coordinators, dispatch, listeners, metrics_server, server, tls, topics],
 )
 def test_modules_whose_messages_clients_cause_have_a_limit(module: object) -> None:
     log: logging.Logger = module.log  # type: ignore[attr-defined]

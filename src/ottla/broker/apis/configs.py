@@ -6,11 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from ottla.broker.apis.topics import live_brokers
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component, ServedApi
+from ottla.broker.request import RequestContext
 from ottla.broker.schema_validation import check_validation
-from ottla.broker.services import RequestContext, Services
 from ottla.cluster.controller import check_topic_name, check_topics, put_state
-from ottla.cluster.decide import decide_and_write
 from ottla.cluster.leadership import set_min_isr
 from ottla.cluster.schema import (
     BROKER_DEFAULT,
@@ -83,30 +83,229 @@ GROUP_NAME_LENGTH_MAX = 1000
 Change = tuple[str, int, str | None]
 
 
-def describe_configs(
-    services: Services, request: DescribeConfigsRequest, context: RequestContext
-) -> DescribeConfigsResponse:
-    """DescribeConfigs (32) v1-v4. Null or no keys asks for all. v3 type and documentation."""
-    results = []
-    # Answer each resource once, so that a request cannot multiply the size of its reply.
-    for resource in {(r.resource_type, r.resource_name): r for r in request.resources}.values():
-        result = DescribeConfigsResult(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
+_Alteration = Callable[[RequestContext, ClusterView, str, Sequence[Change], bool], list[Op]]
+
+
+class ConfigApis(Component):
+    """The APIs of settings."""
+
+    def __init__(self, *, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+        self._alterations: dict[int, _Alteration] = {
+            TOPIC: self._alter_topic,
+            BROKER: self._alter_broker,
+            GROUP: self._alter_group,
+        }
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        return {
+            32: ServedApi(1, 4, self.describe_configs, large_reply=True),
+            33: ServedApi(0, 2, self.alter_configs),
+            44: ServedApi(0, 1, self.incremental_alter_configs),
+            74: ServedApi(0, 1, self.list_config_resources),
+        }
+
+    def describe_configs(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+        """DescribeConfigs (32) v1-v4. Null or no keys asks for all. v3 type and documentation."""
+        results = []
+        # Answer each resource once, so that a request cannot multiply the size of its reply.
+        for resource in {(r.resource_type, r.resource_name): r for r in request.resources}.values():
+            result = DescribeConfigsResult(
+                error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+            )
+            try:
+                _check_access(context, resource.resource_type, resource.resource_name)
+                entries = {entry.name: entry for entry in self._entries(resource)}
+                # Named settings are answered in the order of the request, which kafkajs's test suite expects.
+                keys = dict.fromkeys(resource.configuration_keys or entries)
+                result.configs = [
+                    _entry(entries[key], request.include_synonyms, request.include_documentation)
+                    for key in keys
+                    if key in entries
+                ]
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            results.append(result)
+        return DescribeConfigsResponse(results=results)
+
+    def _entries(self, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+        if resource.resource_type == TOPIC:
+            check_topic_name(resource.resource_name)
+            topic = self._metadata.view.topics.get(resource.resource_name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"topic {resource.resource_name!r} does not exist")
+            return describe_topic(topic.config, self._metadata.settings, topic.replication_factor)
+        if resource.resource_type == BROKER:
+            if not resource.resource_name:
+                return describe_broker_defaults(self._metadata.settings)
+            self._check_broker(resource.resource_name)
+            return describe_broker(self._metadata.settings)
+        if resource.resource_type == GROUP:
+            _check_group(resource.resource_name)
+            return describe_group(
+                self._metadata.view.group_configs.get(resource.resource_name, {}), self._metadata.settings
+            )
+        raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+
+    def _check_broker(self, name: str) -> None:
+        if name != str(self._metadata.broker_id):
+            raise InvalidRequest(f"this is broker {self._metadata.broker_id}; ask broker {name!r} itself")
+
+    async def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest, context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        """IncrementalAlterConfigs (44) v0-v1. Operations: 0 set, 1 delete, 2 append, 3 subtract."""
+        repeated = _repeated([(r.resource_type, r.resource_name) for r in request.resources])
+        results = []
+        for resource in request.resources:
+            key = resource.resource_type, resource.resource_name
+            changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
+            code, message = await self._alter(
+                context, key, changes, key in repeated, request.validate_only, replace=False
+            )
+            results.append(
+                AlterConfigsResourceResponse(
+                    error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]
+                )
+            )
+        return IncrementalAlterConfigsResponse(responses=results)
+
+    async def alter_configs(self, request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+        """AlterConfigs (33) v0-v2: replaces everything that was set before."""
+        repeated = _repeated([(r.resource_type, r.resource_name) for r in request.resources])
+        results = []
+        for resource in request.resources:
+            key = resource.resource_type, resource.resource_name
+            changes = [(config.name, int(AlterOp.SET), config.value) for config in resource.configs]
+            code, message = await self._alter(
+                context, key, changes, key in repeated, request.validate_only, replace=True
+            )
+            results.append(
+                LegacyResult(error_code=code, error_message=message, resource_type=key[0], resource_name=key[1])
+            )
+        return AlterConfigsResponse(responses=results)
+
+    async def _alter(
+        self, context: RequestContext, key: tuple[int, str], changes: Sequence[Change], repeated: bool,
+        validate_only: bool, *, replace: bool,
+    ) -> tuple[int, str | None]:  # fmt: skip
+        """Change the settings of one resource. Return an error code and its text, or 0 and None."""
+        kind, name = key
         try:
-            _check_access(context, resource.resource_type, resource.resource_name)
-            entries = {entry.name: entry for entry in _entries(services, resource)}
-            # Named settings are answered in the order of the request, which kafkajs's test suite expects.
-            keys = dict.fromkeys(resource.configuration_keys or entries)
-            result.configs = [
-                _entry(entries[key], request.include_synonyms, request.include_documentation)
-                for key in keys
-                if key in entries
-            ]
+            if repeated:
+                raise InvalidRequest("the request names this resource more than once")
+            if kind not in self._alterations:
+                raise InvalidRequest(f"settings of resource type {kind} cannot be changed here")
+            _check_access(context, kind, name)
+            alteration = self._alterations[kind]
+
+            def decide(view: ClusterView) -> tuple[list[Op], None]:
+                ops = alteration(context, view, name, changes, replace)
+                return [] if validate_only else ops, None
+
+            await self._metadata.write(decide)
+        except InvalidSettings as error:
+            # As in Kafka: an invalid value is INVALID_REQUEST for a broker and INVALID_CONFIG for other resources.
+            return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)
         except KafkaError as error:
-            result.error_code, result.error_message = error.code, str(error)
-        results.append(result)
-    return DescribeConfigsResponse(results=results)
+            return error.code, str(error)
+        return 0, None
+
+    def _alter_topic(
+        self, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+    ) -> list[Op]:  # fmt: skip
+        check_topic_name(name)
+        topic = view.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        changed = apply_incremental({} if replace else topic.config, list(changes), TOPIC_SETTINGS)
+        context.check_dead_letters(name, topic.config, changed)
+        check_validation(name, TopicSettings.resolve(changed, self._metadata.settings), self._metadata.settings)
+        ops = [check_topics(view), _write_config(view, topic_config_path(name), changed)]
+        resized = set_min_isr(view, topic, lambda view, _, count: self._metadata.wanted_min_isr(view, changed, count))
+        return ops if resized is None else [*ops, put_state(view, resized)]
+
+    def _alter_broker(
+        self, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+    ) -> list[Op]:  # fmt: skip
+        """Return the operations that store the changed settings, unless what they must agree with has changed."""
+        if name:
+            self._check_broker(name)
+            if any(each == "min.insync.replicas" and operation != AlterOp.DELETE for each, operation, _ in changes):
+                raise InvalidConfig(
+                    "min.insync.replicas cannot differ between brokers; "
+                    "set it for all (--broker-defaults) or for a topic"
+                )
+        known: Mapping[str, str] = view.broker_configs.get(name or BROKER_DEFAULT, {})
+        changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
+        listeners = {endpoint.name for endpoint in self._metadata.settings.endpoints}
+        for changed_name, operation, _ in changes:
+            is_set = operation != AlterOp.DELETE and is_listener_setting(changed_name)
+            if is_set and (listener := listener_of(changed_name)) not in listeners:
+                raise InvalidRequest(f"{changed_name}: there is no listener {listener} in listeners")
+        if unknown := unknown_settings(set(changed) - set(known)):
+            log.warning("unknown settings are stored without effect count=%d first=%.100r", len(unknown), min(unknown))
+        defaults, own = view.dynamic_config(self._metadata.broker_id)
+        settings = self._metadata.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
+        is_moved = settings.schema_registry_url != self._metadata.settings.schema_registry_url
+        if is_moved and (problem := settings.misdirected_secrets(settings.explicit)):
+            # Other brokers, whose files may differ, refuse to send their secrets (schema_lookup.connect).
+            raise InvalidRequest(problem)
+        other = broker_config_path(BROKER_DEFAULT if name else str(self._metadata.broker_id))
+        version = view.versions.get(other)
+        unchanged = Create(other, config_json({})) if version is None else Check(other, version)
+        return [unchanged, _write_config(view, broker_config_path(name), changed)]
+
+    def _alter_group(
+        self, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
+    ) -> list[Op]:  # fmt: skip
+        """Return the operations that store the changed settings; none if the group had none and has none."""
+        _check_group(name)
+        for changed_name, operation, _ in changes:
+            if operation != AlterOp.DELETE and changed_name.startswith(("share.", "streams.")):
+                raise InvalidConfig(f"{changed_name} cannot be set: there are no share groups and no streams groups")
+        known = view.group_configs.get(name)
+        changed = apply_incremental({} if replace else known or {}, list(changes), GROUP_SETTINGS)
+        check_group_overrides(changed, self._metadata.settings)
+        path, deletions = group_config_path(name), view.versions[GROUP_CONFIGS]
+        if not changed:
+            if known is None:
+                return []
+            return [count_change(GROUP_CONFIGS, deletions, self._metadata.new_id()), Delete(path, view.versions[path])]
+        # Concurrent requests can exceed the limit by their number, because no node counts the groups.
+        if known is None and len(view.group_configs) >= GROUPS_WITH_SETTINGS_MAX:
+            raise PolicyViolation(f"{GROUPS_WITH_SETTINGS_MAX} groups have settings; delete those of groups out of use")
+        # The settings of a group that were deleted and created again have the same version as before.
+        return [Check(GROUP_CONFIGS, deletions), _write_config(view, path, changed)]
+
+    def list_config_resources(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse:
+        """ListConfigResources (74) v0-v1. v0 lists client metrics only, of which there are none."""
+        if not context.may_cluster():
+            return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if context.version == 0:
+            return ListConfigResourcesResponse()
+        served = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+        kinds = set(request.resource_types) or set(served)
+        if unknown := kinds - set(served):
+            return ListConfigResourcesResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION if unknown else 0, config_resources=()
+            )
+        resources = []
+        if TOPIC in kinds:
+            resources += [
+                ConfigResource(resource_name=name, resource_type=TOPIC) for name in self._metadata.view.topics
+            ]
+        for kind in (BROKER, BROKER_LOGGER):
+            if kind in kinds:
+                brokers = self._metadata.live_brokers(self._metadata.view)
+                resources += [ConfigResource(resource_name=str(each), resource_type=kind) for each in brokers]
+        if GROUP in kinds:
+            resources += [
+                ConfigResource(resource_name=name, resource_type=GROUP) for name in self._metadata.view.group_configs
+            ]
+        return ListConfigResourcesResponse(config_resources=resources)
 
 
 def _check_access(context: RequestContext, kind: int, name: str) -> None:
@@ -120,35 +319,12 @@ def _check_access(context: RequestContext, kind: int, name: str) -> None:
         raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def _entries(services: Services, resource: DescribeConfigsResource) -> list[ConfigEntry]:
-    if resource.resource_type == TOPIC:
-        check_topic_name(resource.resource_name)
-        topic = services.view.topics.get(resource.resource_name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"topic {resource.resource_name!r} does not exist")
-        return describe_topic(topic.config, services.settings, topic.replication_factor)
-    if resource.resource_type == BROKER:
-        if not resource.resource_name:
-            return describe_broker_defaults(services.settings)
-        _check_broker(services, resource.resource_name)
-        return describe_broker(services.settings)
-    if resource.resource_type == GROUP:
-        _check_group(resource.resource_name)
-        return describe_group(services.view.group_configs.get(resource.resource_name, {}), services.settings)
-    raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
-
-
 def _check_group(name: str) -> None:
     """Raise InvalidRequest if no group can have this name, or one so long that it is not stored."""
     if not name:
         raise InvalidRequest("the name of the group is empty; there are no defaults for all groups")
     if len(name) > GROUP_NAME_LENGTH_MAX:
         raise InvalidRequest(f"the name of the group is longer than {GROUP_NAME_LENGTH_MAX} characters")
-
-
-def _check_broker(services: Services, name: str) -> None:
-    if name != str(services.broker_id):
-        raise InvalidRequest(f"this is broker {services.broker_id}; ask broker {name!r} itself")
 
 
 def _entry(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
@@ -166,177 +342,11 @@ def _entry(entry: ConfigEntry, synonyms: bool, documentation: bool) -> DescribeC
     )
 
 
-async def incremental_alter_configs(
-    services: Services, request: IncrementalAlterConfigsRequest, context: RequestContext
-) -> IncrementalAlterConfigsResponse:
-    """IncrementalAlterConfigs (44) v0-v1. Operations: 0 set, 1 delete, 2 append, 3 subtract."""
-    repeated = _repeated([(r.resource_type, r.resource_name) for r in request.resources])
-    results = []
-    for resource in request.resources:
-        key = resource.resource_type, resource.resource_name
-        changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
-        code, message = await _alter(
-            services, context, key, changes, key in repeated, request.validate_only, replace=False
-        )
-        results.append(
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]
-            )
-        )
-    return IncrementalAlterConfigsResponse(responses=results)
-
-
-async def alter_configs(
-    services: Services, request: AlterConfigsRequest, context: RequestContext
-) -> AlterConfigsResponse:
-    """AlterConfigs (33) v0-v2: replaces everything that was set before."""
-    repeated = _repeated([(r.resource_type, r.resource_name) for r in request.resources])
-    results = []
-    for resource in request.resources:
-        key = resource.resource_type, resource.resource_name
-        changes = [(config.name, int(AlterOp.SET), config.value) for config in resource.configs]
-        code, message = await _alter(
-            services, context, key, changes, key in repeated, request.validate_only, replace=True
-        )
-        results.append(LegacyResult(error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]))
-    return AlterConfigsResponse(responses=results)
-
-
 def _repeated(keys: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
     return {key for key, count in Counter(keys).items() if count > 1}
-
-
-async def _alter(
-    services: Services, context: RequestContext, key: tuple[int, str], changes: Sequence[Change], repeated: bool,
-    validate_only: bool, *, replace: bool,
-) -> tuple[int, str | None]:  # fmt: skip
-    """Change the settings of one resource. Return an error code and its text, or 0 and None."""
-    kind, name = key
-    try:
-        if repeated:
-            raise InvalidRequest("the request names this resource more than once")
-        if kind not in _ALTERATIONS:
-            raise InvalidRequest(f"settings of resource type {kind} cannot be changed here")
-        _check_access(context, kind, name)
-        alteration = _ALTERATIONS[kind]
-
-        def decide(view: ClusterView) -> tuple[list[Op], None]:
-            ops = alteration(services, context, view, name, changes, replace)
-            return [] if validate_only else ops, None
-
-        await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
-    except InvalidSettings as error:
-        # As in Kafka: an invalid value is INVALID_REQUEST for a broker and INVALID_CONFIG for other resources.
-        return ErrorCode.INVALID_REQUEST if kind == BROKER else ErrorCode.INVALID_CONFIG, str(error)
-    except KafkaError as error:
-        return error.code, str(error)
-    return 0, None
-
-
-def _alter_topic(
-    services: Services, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
-) -> list[Op]:  # fmt: skip
-    check_topic_name(name)
-    topic = view.topics.get(name)
-    if topic is None:
-        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
-    changed = apply_incremental({} if replace else topic.config, list(changes), TOPIC_SETTINGS)
-    context.check_dead_letters(name, topic.config, changed)
-    check_validation(name, TopicSettings.resolve(changed, services.settings), services.settings)
-    ops = [check_topics(view), _write_config(view, topic_config_path(name), changed)]
-    resized = set_min_isr(view, topic, lambda view, _, count: services.wanted_min_isr(view, changed, count))
-    return ops if resized is None else [*ops, put_state(view, resized)]
-
-
-def _alter_broker(
-    services: Services, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
-) -> list[Op]:  # fmt: skip
-    """Return the operations that store the changed settings, unless those that they have to agree with have changed."""
-    if name:
-        _check_broker(services, name)
-        if any(each == "min.insync.replicas" and operation != AlterOp.DELETE for each, operation, _ in changes):
-            raise InvalidConfig(
-                "min.insync.replicas cannot differ between brokers; set it for all (--broker-defaults) or for a topic"
-            )
-    known: Mapping[str, str] = view.broker_configs.get(name or BROKER_DEFAULT, {})
-    changed = apply_incremental({} if replace else known, list(changes), BROKER_SETTINGS)
-    listeners = {endpoint.name for endpoint in services.settings.endpoints}
-    for changed_name, operation, _ in changes:
-        is_set = operation != AlterOp.DELETE and is_listener_setting(changed_name)
-        if is_set and (listener := listener_of(changed_name)) not in listeners:
-            raise InvalidRequest(f"{changed_name}: there is no listener {listener} in listeners")
-    if unknown := unknown_settings(set(changed) - set(known)):
-        log.warning("unknown settings are stored without effect count=%d first=%.100r", len(unknown), min(unknown))
-    defaults, own = view.dynamic_config(services.broker_id)
-    settings = services.started_settings.with_dynamic(*((defaults, changed) if name else (changed, own)))
-    is_moved = settings.schema_registry_url != services.settings.schema_registry_url
-    if is_moved and (problem := settings.misdirected_secrets(settings.explicit)):
-        # Other brokers, whose files may differ, refuse to send their secrets (schema_lookup.connect).
-        raise InvalidRequest(problem)
-    other = broker_config_path(BROKER_DEFAULT if name else str(services.broker_id))
-    version = view.versions.get(other)
-    unchanged = Create(other, config_json({})) if version is None else Check(other, version)
-    return [unchanged, _write_config(view, broker_config_path(name), changed)]
-
-
-def _alter_group(
-    services: Services, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
-) -> list[Op]:  # fmt: skip
-    """Return the operations that store the changed settings; none if the group had none and has none."""
-    _check_group(name)
-    for changed_name, operation, _ in changes:
-        if operation != AlterOp.DELETE and changed_name.startswith(("share.", "streams.")):
-            raise InvalidConfig(f"{changed_name} cannot be set: there are no share groups and no streams groups")
-    known = view.group_configs.get(name)
-    changed = apply_incremental({} if replace else known or {}, list(changes), GROUP_SETTINGS)
-    check_group_overrides(changed, services.settings)
-    path, deletions = group_config_path(name), view.versions[GROUP_CONFIGS]
-    if not changed:
-        if known is None:
-            return []
-        return [count_change(GROUP_CONFIGS, deletions, services.new_id()), Delete(path, view.versions[path])]
-    # Concurrent requests can exceed the limit by their number, because no node counts the groups.
-    if known is None and len(view.group_configs) >= GROUPS_WITH_SETTINGS_MAX:
-        raise PolicyViolation(f"{GROUPS_WITH_SETTINGS_MAX} groups have settings; delete those of groups out of use")
-    # The settings of a group that were deleted and created again have the same version as before.
-    return [Check(GROUP_CONFIGS, deletions), _write_config(view, path, changed)]
 
 
 def _write_config(view: ClusterView, path: str, config: Mapping[str, str]) -> Op:
     """Return the operation that replaces the settings at ``path``, or creates them if the view has none there."""
     version = view.versions.get(path)
     return Create(path, config_json(config)) if version is None else Put(path, config_json(config), version)
-
-
-_Alteration = Callable[[Services, RequestContext, ClusterView, str, Sequence[Change], bool], list[Op]]
-_ALTERATIONS: dict[int, _Alteration] = {
-    TOPIC: _alter_topic,
-    BROKER: _alter_broker,
-    GROUP: _alter_group,
-}
-
-
-def list_config_resources(
-    services: Services, request: ListConfigResourcesRequest, context: RequestContext
-) -> ListConfigResourcesResponse:
-    """ListConfigResources (74) v0-v1. v0 lists client metrics only, of which there are none."""
-    if not context.may_cluster():
-        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if context.version == 0:
-        return ListConfigResourcesResponse()
-    served = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-    kinds = set(request.resource_types) or set(served)
-    if unknown := kinds - set(served):
-        return ListConfigResourcesResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION if unknown else 0, config_resources=()
-        )
-    resources = []
-    if TOPIC in kinds:
-        resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in services.view.topics]
-    for kind in (BROKER, BROKER_LOGGER):
-        if kind in kinds:
-            brokers = live_brokers(services, services.view)
-            resources += [ConfigResource(resource_name=str(each), resource_type=kind) for each in brokers]
-    if GROUP in kinds:
-        resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in services.view.group_configs]
-    return ListConfigResourcesResponse(config_resources=resources)

@@ -36,12 +36,14 @@ it is in sync. Consumers without a rack are sent to the leader, except kafka-rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ottla.broker.access import Access
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component, ServedApi
 from ottla.broker.follower_fetches import diverging, note_fetch
 from ottla.broker.leader_hints import LeaderHints
 from ottla.broker.replica_selection import NO_REPLICA, closest_replica
-from ottla.broker.services import Services
 from ottla.broker.sessions import (
     Begun,
     FetchedPartition,
@@ -52,12 +54,14 @@ from ottla.broker.sessions import (
     random_ids,
 )
 from ottla.broker.throttling import Throttling
-from ottla.env.timers import Expiring
+from ottla.env.deferred import Deferred
+from ottla.env.timers import Expiring, TimerWheel
 from ottla.log.segment import FileRegion
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, Refused
 from ottla.model.settings_broker import RACK_AWARE, RACK_AWARE_CLASS
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Part, Slot
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
 from ottla.replica.throttle import ReplicationQuota
 from ottla.security.acls import ResourceType
@@ -98,24 +102,36 @@ _TOPICS_CHECKED_MAX = 100
 _PARTITION_BYTES = 32
 
 
-class FetchApi:
+class FetchApi(Component):
     """Fetch (1) v4-v18."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._leader_of = services.replicas.leader_of
-        self.access = services.access
-        self._time = services.loop.time
+    def __init__(
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        loop: asyncio.AbstractEventLoop,
+        wheel: TimerWheel,
+        deferred: Deferred,
+        access: Access,
+        throttling: Throttling,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._loop = loop
+        self._leader_of = replicas.leader_of
+        self.access = access
+        self.throttling = throttling
+        self._time = loop.time
+        settings = metadata.settings
         #: whether consumers are sent to the closest replica (KIP-392); the setting does not change while it runs
-        self.is_rack_aware = services.settings.replica_selector_class in (RACK_AWARE, RACK_AWARE_CLASS)
-        self.hints = LeaderHints(services)
-        self.wheel = services.wheel
-        self.deferred = services.deferred
-        self.sessions = FetchSessions(
-            services.settings.max_incremental_fetch_session_cache_slots, random_ids(services.new_id)
-        )
+        self.is_rack_aware = settings.replica_selector_class in (RACK_AWARE, RACK_AWARE_CLASS)
+        self.hints = LeaderHints(metadata, replicas)
+        self.wheel = wheel
+        self.deferred = deferred
+        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, random_ids(metadata.new_id))
         self.replica_sessions = FetchSessions(
-            _REPLICA_SESSIONS_MAX, random_ids(services.new_id),
+            _REPLICA_SESSIONS_MAX, random_ids(metadata.new_id),
             partitions_max=_REPLICA_PARTITIONS_MAX, partitions_total_max=_REPLICA_PARTITIONS_MAX,
         )  # fmt: skip
         #: the fetch that waits on each connection; the next one of that connection is handled after it
@@ -129,13 +145,12 @@ class FetchApi:
         #: another class while there are quotas
         self.new_fetch: type[Fetch] = Fetch
 
+    def apis(self) -> Mapping[int, ServedApi]:
+        return {_FETCH: ServedApi(4, 18)}
+
     @property
     def parked(self) -> int:
         return len(self.waiting)
-
-    @property
-    def throttling(self) -> Throttling:
-        return self._services.throttling
 
     def handle(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
@@ -180,7 +195,7 @@ class FetchApi:
         """Return whether a client may read one of the topics that it names; sessions are for clients that can read."""
         if self.access.authorizer is None or request.session_epoch:
             return True
-        topics = self._services.view.topics_by_id
+        topics = self._metadata.view.topics_by_id
         for name_or_id, _ in request.topics[:_TOPICS_CHECKED_MAX]:
             topic = topics.get(name_or_id) if by_id else None
             if by_id and topic is None:
@@ -199,7 +214,7 @@ class FetchApi:
 
     def _begin_replica(self, connection: Connection, request: FetchRequest, by_id: bool) -> Begun:
         """Begin a follower's fetch: note its offsets. Return what ``FetchSessions.begin`` returns; raise as it does."""
-        replicas, now = self._services.replicas, self._services.replicas.monotonic()
+        replicas, now = self._replicas, self._replicas.monotonic()
         # The sender knows the id of its session from a reply. So this request was sent after the session began.
         is_recent = self.replica_sessions.end_before(request.session_id, replicas.sessions_count_from)
         session, wanted, news_only = self.replica_sessions.begin(request, by_id, now, connection)
@@ -210,13 +225,13 @@ class FetchApi:
 
     def must_wait(self, fetch: Fetch) -> bool:
         """Return whether throttled replicas may be sent nothing now. The fetch will then look again."""
-        replicas, settings = self._services.replicas, self._services.settings
+        replicas, settings = self._replicas, self._metadata.settings
         wait_s = self.quota.wait_s(settings.leader_replication_throttled_rate, replicas.monotonic())
         if not wait_s:
             return False
         self._throttled[fetch] = None
         if self._throttle_timer is None:
-            self._throttle_timer = self._services.loop.call_later(wait_s, self._wake_throttled)
+            self._throttle_timer = self._loop.call_later(wait_s, self._wake_throttled)
         return True
 
     def _wake_throttled(self) -> None:
@@ -227,8 +242,8 @@ class FetchApi:
 
     def note_throttled(self, size_bytes: int) -> None:
         """Count bytes that were sent to throttled replicas."""
-        rate = self._services.settings.leader_replication_throttled_rate
-        self.quota.record(size_bytes, rate, self._services.replicas.monotonic())
+        rate = self._metadata.settings.leader_replication_throttled_rate
+        self.quota.record(size_bytes, rate, self._replicas.monotonic())
 
     def access_changed(self) -> None:
         """Let the fetches that wait look at their partitions again: ACLs have changed.
@@ -261,23 +276,23 @@ class FetchApi:
 
     def check_access(self, connection: Connection, wanted: FetchedPartition, by_id: bool) -> None:
         """Raise the KafkaError for a topic that this client may not read."""
-        topic = self._services.view.topics_by_id.get(wanted.topic) if by_id else None
+        topic = self._metadata.view.topics_by_id.get(wanted.topic) if by_id else None
         if topic is not None or not by_id:
             name = topic.name if topic is not None else wanted.topic.decode(errors="replace")
             self.access.check_topic(connection, _FETCH, name)
 
     def closest_replica(self, partition: Partition, rack: str, listener: str, fetch_offset: int) -> int:
         """Return the replica that a consumer in ``rack`` should read from; NO_REPLICA if that is the leader."""
-        return closest_replica(partition, self._services.view.brokers, rack, listener, fetch_offset)
+        return closest_replica(partition, self._metadata.view.brokers, rack, listener, fetch_offset)
 
     def unreadable(self, partition: Partition, wanted: FetchedPartition, error: OSError) -> FetchRow:
         """Return the answer for a partition of which a file could not be read."""
-        self._services.replicas.note_read_error(partition.name, error)
+        self._replicas.note_read_error(partition.name, error)
         return FetchRow(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     @property
     def size_bytes_max(self) -> int:
-        return self._services.settings.fetch_max_bytes
+        return self._metadata.settings.fetch_max_bytes
 
 
 class Fetch:

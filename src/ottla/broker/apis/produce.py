@@ -18,13 +18,17 @@ to wait for one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from struct import Struct
 from typing import NamedTuple
 
+from ottla.broker.access import Access
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component, ServedApi
 from ottla.broker.leader_hints import LeaderHints
-from ottla.broker.services import Services
-from ottla.broker.throttling import with_throttle_time
-from ottla.broker.transaction_checks import find_inconsistency, term_of
+from ottla.broker.schema_validation import SchemaValidation
+from ottla.broker.throttling import Throttling, with_throttle_time
+from ottla.broker.transaction_checks import TransactionChecks, find_inconsistency, term_of
 from ottla.broker.transactional_batches import (
     IMPLICIT_FROM,
     Beginnings,
@@ -33,6 +37,8 @@ from ottla.broker.transactional_batches import (
     is_in_transaction,
 )
 from ottla.cluster.view import INTERNAL_TOPICS
+from ottla.coordinator.transaction_runtime import TransactionRuntime
+from ottla.env.clock import Clock
 from ottla.env.tasks import Tasks
 from ottla.log.opening import NeedsOpening, Opening
 from ottla.model.batch import read_header
@@ -49,6 +55,7 @@ from ottla.model.settings import TopicSettings
 from ottla.model.settings_registry import NO_VALIDATION
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Slot
+from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
 from ottla.security.acls import ResourceType
 from ottla.security.quotas import Quota
@@ -240,20 +247,37 @@ class _Beginning:
         self.spent_s: float | None = None
 
 
-class ProduceApi:
+class ProduceApi(Component):
     """Produce (0) v3-v13. Below v3 the connection is closed, although v0 is advertised: see dispatch."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._replicas = services.replicas
-        self._wall_ms = services.clock.wall_ms
-        self._monotonic = services.clock.monotonic
-        self._hints = LeaderHints(services)
-        self._access = services.access
-        self._transactional = TransactionalBatches(services)
+    def __init__(
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        clock: Clock,
+        access: Access,
+        throttling: Throttling,
+        schemas: SchemaValidation,
+        checks: TransactionChecks,
+        transactions: TransactionRuntime,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._wall_ms = clock.wall_ms
+        self._monotonic = clock.monotonic
+        self._hints = LeaderHints(metadata, replicas)
+        self._access = access
+        self._throttling = throttling
+        self._schemas = schemas
+        self._checks = checks
+        self._transactional = TransactionalBatches(metadata, checks, transactions)
         self._tasks = Tasks()
         #: the newest request that began a transaction and waits for the coordinator
         self._beginning = _Beginning()
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        return {0: ServedApi(3, 13, advertised_min=0)}
 
     def handle(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
@@ -301,7 +325,7 @@ class ProduceApi:
         correlation_id: int,
     ) -> None:  # fmt: skip
         """Handle a frame and count it: there are quotas of produced bytes or of request time."""
-        throttling = self._services.throttling
+        throttling = self._throttling
         started = throttling.monotonic()
         connection.client_id = read_client_id(buffer, start + 8, end)
         throttle_ms = throttling.take(Quota.PRODUCE, connection, end - start)
@@ -323,7 +347,7 @@ class ProduceApi:
         slot = connection.newest_slot
         if slot is before:
             return
-        throttle_ms = max(throttle_ms, self._services.throttling.take_time(connection, started))
+        throttle_ms = max(throttle_ms, self._throttling.take_time(connection, started))
         if throttle_ms and isinstance(slot, _OneWriter | _ManyWriter):
             slot.tell_throttle_time(throttle_ms)
 
@@ -549,7 +573,7 @@ class ProduceApi:
                 count = read_header(batch).record_count
                 batch = bytearray(await self._replicas.opener.open_batch(batch, opening.rules, count) or batch)
             if opening.settings.schema_action != NO_VALIDATION:
-                validate = self._services.schemas.validate
+                validate = self._schemas.validate
                 batch = bytearray(await validate(batch, partition, opening.settings, request.acks, connection.touch))
             return batch
         except KafkaError as error:
@@ -611,7 +635,7 @@ class ProduceApi:
     def _is_internal(self, key: bytes, *, by_id: bool) -> bool:
         if not by_id:
             return key.decode(errors="replace") in INTERNAL_TOPICS
-        topic = self._services.view.topics_by_id.get(key)
+        topic = self._metadata.view.topics_by_id.get(key)
         return topic is not None and topic.name in INTERNAL_TOPICS
 
     def _check_access(
@@ -627,7 +651,7 @@ class ProduceApi:
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         by_id = version >= TOPIC_IDS_FROM
-        topic = self._services.view.topics_by_id.get(key) if by_id else None
+        topic = self._metadata.view.topics_by_id.get(key) if by_id else None
         if topic is not None or not by_id:
             name = topic.name if topic is not None else key.decode(errors="replace")
             self._access.check_topic(connection, _PRODUCE, name, quiet=quiet)
@@ -674,7 +698,7 @@ class ProduceApi:
     ) -> None:  # fmt: skip
         """Add the partitions to the transaction, then handle the request until its batches are appended or refused."""
         try:
-            with self._services.checks.request() as checks:
+            with self._checks.request() as checks:
                 await self._transactional.add(checks, coordinator, transactional_id, beginnings, version)
                 if connection.closing:
                     return

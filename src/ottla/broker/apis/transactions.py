@@ -6,21 +6,25 @@ InitProducerId also serves idempotent producers without a transactional id, whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ottla.broker.apis.topics import create_internal_topic
-from ottla.broker.services import RequestContext, Services
-from ottla.broker.transaction_checks import Term, term_of
-from ottla.coordinator.group_runtime import OFFSETS_TOPIC
+from ottla.broker.awaited_commits import AwaitedCommits
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component, ServedApi
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.request import RequestContext
+from ottla.broker.transaction_checks import Term, TransactionChecks, term_of
+from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.outcome import Producer
 from ottla.coordinator.runtime import RETRIABLE
 from ottla.coordinator.transaction import unknown_state_filters, write_error
 from ottla.coordinator.transaction_records import Delivery
-from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
+from ottla.coordinator.transaction_runtime import MarkerWriter, TransactionRuntime
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import TopicPartition
+from ottla.replica.manager import ReplicaManager
 from ottla.security.acls import ResourceType
 from ottla.wire import Message
 from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -70,53 +74,352 @@ _ABORTABLE_FROM = 4
 _IMPLICIT_FROM = 5
 
 
-async def init_producer_id(
-    services: Services, request: InitProducerIdRequest, context: RequestContext
-) -> InitProducerIdResponse:
-    """InitProducerId (22) v0-v5. v2 flexible. v3 producer id and epoch in the request. v4 PRODUCER_FENCED."""
+class TransactionApis(Component):
+    """The APIs of transactions."""
 
-    def refuse(code: int) -> InitProducerIdResponse:
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    def __init__(
+        self,
+        *,
+        metadata: ClusterMetadata,
+        replicas: ReplicaManager,
+        groups: GroupRuntime,
+        transactions: TransactionRuntime,
+        markers: MarkerWriter,
+        checks: TransactionChecks,
+        awaited_commits: AwaitedCommits,
+        producer_ids: ProducerIds,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._groups = groups
+        self._transactions = transactions
+        self._markers = markers
+        self._checks = checks
+        self._awaited_commits = awaited_commits
+        self._producer_ids = producer_ids
 
-    transactional_id = request.transactional_id
-    if transactional_id is None:
-        if (request.producer_id == -1) != (request.producer_epoch == -1):
-            return refuse(ErrorCode.INVALID_REQUEST)
-        if not context.access.may_any_topic(context.connection, context.api_key) and not context.may_cluster():
-            return refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    def apis(self) -> Mapping[int, ServedApi]:
+        return {
+            22: ServedApi(0, 5, self.init_producer_id),
+            24: ServedApi(0, 5, self.add_partitions_to_txn),
+            25: ServedApi(0, 4, self.add_offsets_to_txn),
+            26: ServedApi(0, 5, self.end_txn),
+            27: ServedApi(1, 2, self.write_txn_markers),
+            28: ServedApi(0, 5, self.txn_offset_commit),
+            65: ServedApi(0, 0, self.describe_transactions, large_reply=True),
+            66: ServedApi(0, 2, self.list_transactions, large_reply=True),
+        }
+
+    async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
+        """InitProducerId (22) v0-v5. v2 flexible. v3 producer id and epoch in the request. v4 PRODUCER_FENCED."""
+
+        def refuse(code: int) -> InitProducerIdResponse:
+            return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+        transactional_id = request.transactional_id
+        if transactional_id is None:
+            if (request.producer_id == -1) != (request.producer_epoch == -1):
+                return refuse(ErrorCode.INVALID_REQUEST)
+            if not context.access.may_any_topic(context.connection, context.api_key) and not context.may_cluster():
+                return refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            try:
+                return InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
+            except KafkaError as error:
+                return refuse(error.code)
+        if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return refuse(_REFUSED)
+        await self._transactions.wait_for_markers(transactional_id)
         try:
-            return InitProducerIdResponse(producer_id=await services.producer_ids.next(), producer_epoch=0)
+            fresh = await self._fresh_producer_id(transactional_id)
         except KafkaError as error:
             return refuse(error.code)
-    if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
-        return refuse(_REFUSED)
-    await services.transactions.wait_for_markers(transactional_id)
-    try:
-        fresh = await _fresh_producer_id(services, transactional_id)
-    except KafkaError as error:
-        return refuse(error.code)
-    answer: Any = await _finished(
-        services.transactions.run(
-            transactional_id,
-            lambda shard, ticket, now: shard.init_producer_id(request, fresh, context.client, ticket, now),
+        answer: Any = await _finished(
+            self._transactions.run(
+                transactional_id,
+                lambda shard, ticket, now: shard.init_producer_id(request, fresh, context.client, ticket, now),
+                refuse,
+            )
+        )
+        return answer  # type: ignore[no-any-return]
+
+    def add_partitions_to_txn(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
+        """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
+        if context.version >= _BATCH_FROM:
+            if not context.may_cluster("for another broker"):
+                return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return self._add_batch(request)
+        if (refused := _refused_additions(request, context)) is not None:
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
+        self._transactions.check_connection(request.v3_and_below_transactional_id, context.client)
+        return self._after_markers(
+            request.v3_and_below_transactional_id, lambda: self._add_partitions(request, context)
+        )
+
+    def _add_partitions(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
+        return self._transactions.run(
+            request.v3_and_below_transactional_id,
+            lambda shard, ticket, now: shard.add_partitions(request, context.client, ticket, now),
+            lambda code: AddPartitionsToTxnResponse(
+                results_by_topic_v3_and_below=_refused_topics(request.v3_and_below_topics, code)
+            ),
+        )
+
+    async def _add_batch(self, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        answers: list[Any] = [self._add_one(each) for each in request.transactions]
+        results: list[AddPartitionsToTxnResult] = []
+        for answer in answers:
+            finished: Any = await _finished(answer)
+            results.extend(finished.results_by_transaction)
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+    def _add_one(self, each: AddPartitionsToTxnTransaction) -> Answer:
+        producer = Producer(each.producer_id, each.producer_epoch)
+        names = [TopicPartition(topic.name, number) for topic in each.topics for number in topic.partitions]
+        if any(name.topic == OFFSETS_TOPIC for name in names):
+            self._awaited_commits.note_arrived(each.transactional_id)
+
+        def refuse(code: int) -> AddPartitionsToTxnResponse:
+            rows = _refused_topics(each.topics, code)
+            result = AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=rows)
+            return AddPartitionsToTxnResponse(results_by_transaction=[result])
+
+        return self._transactions.run(
+            each.transactional_id,
+            lambda shard, ticket, now: shard.add_partitions_of(
+                each.transactional_id, producer, names, each.verify_only, ticket, now
+            ),
             refuse,
         )
-    )
-    return answer  # type: ignore[no-any-return]
 
+    def add_offsets_to_txn(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
+        """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
+        if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+            return AddOffsetsToTxnResponse(error_code=_REFUSED)
+        if not context.may(ResourceType.GROUP, request.group_id):
+            return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        self._transactions.check_connection(request.transactional_id, context.client)
+        return self._after_markers(request.transactional_id, lambda: self._add_offsets(request, context))
 
-def add_partitions_to_txn(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
-    """AddPartitionsToTxn (24) v0-v5. v2 PRODUCER_FENCED. v4 many transactions, between brokers."""
-    if context.version >= _BATCH_FROM:
-        if not context.may_cluster("for another broker"):
-            return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return _add_batch(services, request)
-    if (refused := _refused_additions(request, context)) is not None:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused)
-    services.transactions.check_connection(request.v3_and_below_transactional_id, context.client)
-    return _after_markers(
-        services, request.v3_and_below_transactional_id, lambda: _add_partitions(services, request, context)
-    )
+    def _add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
+        where = TopicPartition(OFFSETS_TOPIC, self._groups.partition_for(request.group_id))
+        self._awaited_commits.expect(request.transactional_id, context.connection)
+        return self._transactions.run(
+            request.transactional_id,
+            lambda shard, ticket, now: shard.add_offsets(request, where, context.client, ticket, now),
+            lambda code: AddOffsetsToTxnResponse(error_code=code),
+        )
+
+    def end_txn(self, request: EndTxnRequest, context: RequestContext) -> Answer:
+        """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
+        if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+            return EndTxnResponse(error_code=_REFUSED)
+        self._awaited_commits.note_arrived(request.transactional_id)
+        if context.version < _OWN_EPOCH_FROM:
+            self._transactions.check_connection(request.transactional_id, context.client)
+        return self._after_markers(request.transactional_id, lambda: self._end_or_allocate(request, context))
+
+    def _end_or_allocate(self, request: EndTxnRequest, context: RequestContext) -> Answer:
+        """End the transaction; allocate a producer id first if the epochs of the current one are used up."""
+        try:
+            needs_id = self._transactions.shard(request.transactional_id).needs_producer_id(request.transactional_id)
+        except KafkaError as error:
+            return EndTxnResponse(error_code=error.code)
+        if needs_id:
+            return self._end_with_fresh_id(request, context)
+        return self._end(request, None, context)
+
+    async def _end_with_fresh_id(self, request: EndTxnRequest, context: RequestContext) -> Message:
+        try:
+            fresh = await self._producer_ids.next()
+        except KafkaError as error:
+            return EndTxnResponse(error_code=error.code)
+        return await _finished(self._end(request, fresh, context))
+
+    def _end(self, request: EndTxnRequest, fresh: int | None, context: RequestContext) -> Answer:
+        return self._transactions.run(
+            request.transactional_id,
+            lambda shard, ticket, now: shard.end_txn(request, fresh, context.client, ticket, now),
+            lambda code: EndTxnResponse(error_code=code),
+        )
+
+    def txn_offset_commit(self, request: TxnOffsetCommitRequest, context: RequestContext) -> Answer:
+        """TxnOffsetCommit (28) v0-v5. v3 member and generation. v5 adds the group's partition to the transaction."""
+
+        def refuse(code: int) -> TxnOffsetCommitResponse:
+            if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_KNOWN_FROM:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return TxnOffsetCommitResponse(topics=_refused_offsets(request.topics, code))
+
+        if not request.group_id:
+            return refuse(ErrorCode.INVALID_GROUP_ID)
+        if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+            return refuse(_REFUSED)
+        if not context.may(ResourceType.GROUP, request.group_id):
+            return refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        request.topics, refused = self._split_offsets(request.topics, context)
+        if not request.topics:
+            return TxnOffsetCommitResponse(topics=_joined(refused))
+        answer = self._commit_verified(request, context, refuse)
+        return _commit_some(answer, refused) if refused else answer
+
+    def _split_offsets(
+        self, topics: Sequence[TxnOffsetCommitRequestTopic], context: RequestContext
+    ) -> tuple[list[TxnOffsetCommitRequestTopic], list[TxnOffsetCommitResponseTopic]]:
+        """Return the offsets to commit, and the errors of topics that the client may not use or that do not exist."""
+        accepted: list[TxnOffsetCommitRequestTopic] = []
+        refused: list[TxnOffsetCommitResponseTopic] = []
+        for topic in topics:
+            if not context.may(ResourceType.TOPIC, topic.name):
+                refused += _refused_offsets([topic], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
+            known = self._metadata.view.topics.get(topic.name)
+            count = len(known.partitions) if known is not None else 0
+            parts = [row for row in topic.partitions if 0 <= row.partition_index < count]
+            missing = [row for row in topic.partitions if not 0 <= row.partition_index < count]
+            if parts:
+                accepted.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=parts))
+            if missing:
+                unknown = TxnOffsetCommitRequestTopic(name=topic.name, partitions=missing)
+                refused += _refused_offsets([unknown], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return accepted, refused
+
+    async def _commit_verified(self, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any) -> Message:
+        """Add the partition of the group's offsets to the transaction, then commit the offsets in it."""
+        adds = context.version >= _IMPLICIT_FROM
+        if not adds:
+            self._groups.check_connection(request.group_id, context.client)
+        code = await self._add_offsets_partition(request, verify_only=not adds)
+        if code:
+            code = write_error(ErrorCode(code), knows_abortable=context.version >= _ABORTABLE_FROM, adds=adds)
+            return refuse(RETRIABLE.get(code, code))  # type: ignore[no-any-return]
+        if not adds:
+            key = request.transactional_id, request.group_id
+            try:
+                self._groups.offsets_order.check(
+                    key, Producer(request.producer_id, request.producer_epoch), context.client
+                )
+            except KafkaError:
+                return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # type: ignore[no-any-return]
+        return await _finished(
+            self._groups.run(
+                request.group_id,
+                lambda shard, ticket, now: shard.commit_in_transaction(request, context.client, ticket, now),
+                refuse,
+            )
+        )
+
+    async def _add_offsets_partition(self, request: TxnOffsetCommitRequest, *, verify_only: bool) -> int:
+        """Add the partition of the group's offsets to the transaction, or verify that it was. Return the error code."""
+        where = TopicPartition(OFFSETS_TOPIC, self._groups.partition_for(request.group_id))
+        coordinator = self._checks.coordinator_of(self._transactions.partition_for(request.transactional_id))
+        if coordinator is not None:
+            producer = Producer(request.producer_id, request.producer_epoch)
+            terms = {where: self._term(where)}
+            with self._checks.request() as checks:
+                await checks.ask(coordinator, request.transactional_id, producer, terms, verify_only=verify_only)
+                return self._checks.verdict(where, producer, self._term(where))
+        await self._transactions.wait_for_markers(request.transactional_id)
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=request.transactional_id, producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch, verify_only=verify_only,
+            topics=[AddPartitionsToTxnTopic(name=where.topic, partitions=[where.partition])],
+        )  # fmt: skip
+        checked: Any = await _finished(self._add_one(transaction))
+        return int(checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code)
+
+    def _term(self, name: TopicPartition) -> Term:
+        partition = self._replicas.find(name.topic, name.partition)
+        return term_of(partition) if partition is not None else Term(b"", -1)
+
+    def write_txn_markers(self, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
+        """WriteTxnMarkers (27) v1-v2. From other brokers, and from an administrator who aborts a hanging transaction.
+
+        v2 transaction version.
+        """
+        if not context.may_cluster(quiet=True) and not context.may_cluster("as an administrator"):
+            return WriteTxnMarkersResponse(markers=[_refused_marker(marker) for marker in request.markers])
+        return self._write_markers(request)
+
+    async def _write_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(
+            markers=await asyncio.gather(*(self._write_marker(marker) for marker in request.markers))
+        )
+
+    async def _write_marker(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
+        """Append the markers of one transaction, and wait until all of them are durable or have failed."""
+        names = [TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes]
+        delivery = Delivery(
+            transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
+            coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
+            partitions=(), transaction_version=marker.transaction_version,
+        )  # fmt: skip
+        writes = (self._markers.write_once(replace(delivery, partitions=(name,))) for name in names)
+        codes = await asyncio.gather(*writes)
+        rows = iter(codes)
+        topics = [
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(partition_index=number, error_code=next(rows))
+                    for number in topic.partition_indexes
+                ],
+            )
+            for topic in marker.topics
+        ]
+        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
+
+    def describe_transactions(
+        self, request: DescribeTransactionsRequest, context: RequestContext
+    ) -> DescribeTransactionsResponse:
+        """DescribeTransactions (65) v0."""
+        states = []
+        for transactional_id in dict.fromkeys(request.transactional_ids):
+            try:
+                if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
+                    raise Refused(_REFUSED)
+                described = self._transactions.shard(transactional_id).describe(transactional_id)
+                described.topics = [
+                    each for each in described.topics if context.may(ResourceType.TOPIC, each.topic, quiet=True)
+                ]
+                states.append(described)
+            except KafkaError as error:
+                states.append(DescribedTransaction(transactional_id=transactional_id, error_code=error.code))
+        return DescribeTransactionsResponse(transaction_states=states)
+
+    def list_transactions(self, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+        """ListTransactions (66) v0-v2. v1 duration. v2 pattern of the id."""
+        unknown = unknown_state_filters(request)
+        if self._transactions.is_loading:
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return ListTransactionsResponse(error_code=code, unknown_state_filters=unknown)
+        listed: list[ListedTransaction] = []
+        now = self._transactions.now()
+        try:
+            for shard in self._transactions.shards():
+                listed.extend(shard.list_transactions(request, now))
+        except KafkaError as error:
+            return ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown)
+        listed = [
+            each for each in listed if context.may(ResourceType.TRANSACTIONAL_ID, each.transactional_id, quiet=True)
+        ]
+        return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
+
+    async def _fresh_producer_id(self, transactional_id: str) -> int | None:
+        try:
+            needed = self._transactions.shard(transactional_id).needs_producer_id(transactional_id)
+        except KafkaError:
+            return None  # the caller refuses the request and gives the reason
+        return await self._producer_ids.next() if needed else None
+
+    def _after_markers(self, transactional_id: str, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer of ``ask``, which is called when the last transaction of this id has all its markers."""
+        if self._transactions.has_outstanding_markers(transactional_id):
+            return self._wait_then(transactional_id, ask)
+        return ask()
+
+    async def _wait_then(self, transactional_id: str, ask: Callable[[], Answer]) -> Message:
+        await self._transactions.wait_for_markers(transactional_id)
+        return await _finished(ask())
 
 
 def _refused_additions(
@@ -133,45 +436,6 @@ def _refused_additions(
     return [row for topic in topics for row in _refused_topics([topic], codes[allowed[topic.name]])]
 
 
-def _add_partitions(services: Services, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
-    return services.transactions.run(
-        request.v3_and_below_transactional_id,
-        lambda shard, ticket, now: shard.add_partitions(request, context.client, ticket, now),
-        lambda code: AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=_refused_topics(request.v3_and_below_topics, code)
-        ),
-    )
-
-
-async def _add_batch(services: Services, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    answers: list[Any] = [_add_one(services, each) for each in request.transactions]
-    results: list[AddPartitionsToTxnResult] = []
-    for answer in answers:
-        finished: Any = await _finished(answer)
-        results.extend(finished.results_by_transaction)
-    return AddPartitionsToTxnResponse(results_by_transaction=results)
-
-
-def _add_one(services: Services, each: AddPartitionsToTxnTransaction) -> Answer:
-    producer = Producer(each.producer_id, each.producer_epoch)
-    names = [TopicPartition(topic.name, number) for topic in each.topics for number in topic.partitions]
-    if any(name.topic == OFFSETS_TOPIC for name in names):
-        services.awaited_commits.note_arrived(each.transactional_id)
-
-    def refuse(code: int) -> AddPartitionsToTxnResponse:
-        rows = _refused_topics(each.topics, code)
-        result = AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=rows)
-        return AddPartitionsToTxnResponse(results_by_transaction=[result])
-
-    return services.transactions.run(
-        each.transactional_id,
-        lambda shard, ticket, now: shard.add_partitions_of(
-            each.transactional_id, producer, names, each.verify_only, ticket, now
-        ),
-        refuse,
-    )
-
-
 def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> list[AddPartitionsToTxnTopicResult]:
     return [
         AddPartitionsToTxnTopicResult(
@@ -183,106 +447,6 @@ def _refused_topics(topics: Sequence[AddPartitionsToTxnTopic], code: int) -> lis
         )
         for topic in topics
     ]
-
-
-def add_offsets_to_txn(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
-    """AddOffsetsToTxn (25) v0-v4. v2 PRODUCER_FENCED."""
-    if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
-        return AddOffsetsToTxnResponse(error_code=_REFUSED)
-    if not context.may(ResourceType.GROUP, request.group_id):
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    services.transactions.check_connection(request.transactional_id, context.client)
-    return _after_markers(services, request.transactional_id, lambda: _add_offsets(services, request, context))
-
-
-def _add_offsets(services: Services, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
-    where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
-    services.awaited_commits.expect(request.transactional_id, context.connection)
-    return services.transactions.run(
-        request.transactional_id,
-        lambda shard, ticket, now: shard.add_offsets(request, where, context.client, ticket, now),
-        lambda code: AddOffsetsToTxnResponse(error_code=code),
-    )
-
-
-def end_txn(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
-    """EndTxn (26) v0-v5. v2 PRODUCER_FENCED. v5 every transaction has an epoch of its own."""
-    if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
-        return EndTxnResponse(error_code=_REFUSED)
-    services.awaited_commits.note_arrived(request.transactional_id)
-    if context.version < _OWN_EPOCH_FROM:
-        services.transactions.check_connection(request.transactional_id, context.client)
-    return _after_markers(services, request.transactional_id, lambda: _end_or_allocate(services, request, context))
-
-
-def _end_or_allocate(services: Services, request: EndTxnRequest, context: RequestContext) -> Answer:
-    """End the transaction; allocate a producer id first if the epochs of the current one are used up."""
-    try:
-        needs_id = services.transactions.shard(request.transactional_id).needs_producer_id(request.transactional_id)
-    except KafkaError as error:
-        return EndTxnResponse(error_code=error.code)
-    if needs_id:
-        return _end_with_fresh_id(services, request, context)
-    return _end(services, request, None, context)
-
-
-async def _end_with_fresh_id(services: Services, request: EndTxnRequest, context: RequestContext) -> Message:
-    try:
-        fresh = await services.producer_ids.next()
-    except KafkaError as error:
-        return EndTxnResponse(error_code=error.code)
-    return await _finished(_end(services, request, fresh, context))
-
-
-def _end(services: Services, request: EndTxnRequest, fresh: int | None, context: RequestContext) -> Answer:
-    return services.transactions.run(
-        request.transactional_id,
-        lambda shard, ticket, now: shard.end_txn(request, fresh, context.client, ticket, now),
-        lambda code: EndTxnResponse(error_code=code),
-    )
-
-
-def txn_offset_commit(services: Services, request: TxnOffsetCommitRequest, context: RequestContext) -> Answer:
-    """TxnOffsetCommit (28) v0-v5. v3 member and generation. v5 adds the group's partition to the transaction."""
-
-    def refuse(code: int) -> TxnOffsetCommitResponse:
-        if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < _LOADING_KNOWN_FROM:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return TxnOffsetCommitResponse(topics=_refused_offsets(request.topics, code))
-
-    if not request.group_id:
-        return refuse(ErrorCode.INVALID_GROUP_ID)
-    if not context.may(ResourceType.TRANSACTIONAL_ID, request.transactional_id):
-        return refuse(_REFUSED)
-    if not context.may(ResourceType.GROUP, request.group_id):
-        return refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    request.topics, refused = _split_offsets(services, request.topics, context)
-    if not request.topics:
-        return TxnOffsetCommitResponse(topics=_joined(refused))
-    answer = _commit_verified(services, request, context, refuse)
-    return _commit_some(answer, refused) if refused else answer
-
-
-def _split_offsets(
-    services: Services, topics: Sequence[TxnOffsetCommitRequestTopic], context: RequestContext
-) -> tuple[list[TxnOffsetCommitRequestTopic], list[TxnOffsetCommitResponseTopic]]:
-    """Return the offsets to commit, and the errors of topics that the client may not use or that do not exist."""
-    accepted: list[TxnOffsetCommitRequestTopic] = []
-    refused: list[TxnOffsetCommitResponseTopic] = []
-    for topic in topics:
-        if not context.may(ResourceType.TOPIC, topic.name):
-            refused += _refused_offsets([topic], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            continue
-        known = services.view.topics.get(topic.name)
-        count = len(known.partitions) if known is not None else 0
-        parts = [row for row in topic.partitions if 0 <= row.partition_index < count]
-        missing = [row for row in topic.partitions if not 0 <= row.partition_index < count]
-        if parts:
-            accepted.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=parts))
-        if missing:
-            unknown = TxnOffsetCommitRequestTopic(name=topic.name, partitions=missing)
-            refused += _refused_offsets([unknown], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return accepted, refused
 
 
 def _refused_offsets(topics: Sequence[TxnOffsetCommitRequestTopic], code: int) -> list[TxnOffsetCommitResponseTopic]:
@@ -311,69 +475,6 @@ def _joined(topics: Iterable[TxnOffsetCommitResponseTopic]) -> list[TxnOffsetCom
     return list(found.values())
 
 
-async def _commit_verified(
-    services: Services, request: TxnOffsetCommitRequest, context: RequestContext, refuse: Any
-) -> Message:
-    """Add the partition of the group's offsets to the transaction, then commit the offsets in it."""
-    adds = context.version >= _IMPLICIT_FROM
-    if not adds:
-        services.groups.check_connection(request.group_id, context.client)
-    code = await _add_offsets_partition(services, request, verify_only=not adds)
-    if code:
-        code = write_error(ErrorCode(code), knows_abortable=context.version >= _ABORTABLE_FROM, adds=adds)
-        return refuse(RETRIABLE.get(code, code))  # type: ignore[no-any-return]
-    if not adds:
-        key = request.transactional_id, request.group_id
-        try:
-            services.groups.offsets_order.check(
-                key, Producer(request.producer_id, request.producer_epoch), context.client
-            )
-        except KafkaError:
-            return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # type: ignore[no-any-return]
-    return await _finished(
-        services.groups.run(
-            request.group_id,
-            lambda shard, ticket, now: shard.commit_in_transaction(request, context.client, ticket, now),
-            refuse,
-        )
-    )
-
-
-async def _add_offsets_partition(services: Services, request: TxnOffsetCommitRequest, *, verify_only: bool) -> int:
-    """Add the partition of the group's offsets to the transaction, or verify that it was. Return the error code."""
-    where = TopicPartition(OFFSETS_TOPIC, services.groups.partition_for(request.group_id))
-    coordinator = services.checks.coordinator_of(services.transactions.partition_for(request.transactional_id))
-    if coordinator is not None:
-        producer = Producer(request.producer_id, request.producer_epoch)
-        terms = {where: _term(services, where)}
-        with services.checks.request() as checks:
-            await checks.ask(coordinator, request.transactional_id, producer, terms, verify_only=verify_only)
-            return services.checks.verdict(where, producer, _term(services, where))
-    await services.transactions.wait_for_markers(request.transactional_id)
-    transaction = AddPartitionsToTxnTransaction(
-        transactional_id=request.transactional_id, producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch, verify_only=verify_only,
-        topics=[AddPartitionsToTxnTopic(name=where.topic, partitions=[where.partition])],
-    )  # fmt: skip
-    checked: Any = await _finished(_add_one(services, transaction))
-    return int(checked.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code)
-
-
-def _term(services: Services, name: TopicPartition) -> Term:
-    partition = services.replicas.find(name.topic, name.partition)
-    return term_of(partition) if partition is not None else Term(b"", -1)
-
-
-def write_txn_markers(services: Services, request: WriteTxnMarkersRequest, context: RequestContext) -> Answer:
-    """WriteTxnMarkers (27) v1-v2. From other brokers, and from an administrator who aborts a hanging transaction.
-
-    v2 transaction version.
-    """
-    if not context.may_cluster(quiet=True) and not context.may_cluster("as an administrator"):
-        return WriteTxnMarkersResponse(markers=[_refused_marker(marker) for marker in request.markers])
-    return _write_markers(services, request)
-
-
 def _refused_marker(marker: WritableTxnMarker) -> WritableTxnMarkerResult:
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     topics = [
@@ -387,115 +488,6 @@ def _refused_marker(marker: WritableTxnMarker) -> WritableTxnMarkerResult:
         for topic in marker.topics
     ]
     return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
-
-
-async def _write_markers(services: Services, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
-        markers=await asyncio.gather(*(_write_marker(services, marker) for marker in request.markers))
-    )
-
-
-async def _write_marker(services: Services, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-    """Append the markers of one transaction, and wait until all of them are durable or have failed."""
-    names = [TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes]
-    delivery = Delivery(
-        transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
-        coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
-        partitions=(), transaction_version=marker.transaction_version,
-    )  # fmt: skip
-    writes = (services.markers.write_once(replace(delivery, partitions=(name,))) for name in names)
-    codes = await asyncio.gather(*writes)
-    rows = iter(codes)
-    topics = [
-        WritableTxnMarkerTopicResult(
-            name=topic.name,
-            partitions=[
-                WritableTxnMarkerPartitionResult(partition_index=number, error_code=next(rows))
-                for number in topic.partition_indexes
-            ],
-        )
-        for topic in marker.topics
-    ]
-    return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
-
-
-def describe_transactions(
-    services: Services, request: DescribeTransactionsRequest, context: RequestContext
-) -> DescribeTransactionsResponse:
-    """DescribeTransactions (65) v0."""
-    states = []
-    for transactional_id in dict.fromkeys(request.transactional_ids):
-        try:
-            if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
-                raise Refused(_REFUSED)
-            described = services.transactions.shard(transactional_id).describe(transactional_id)
-            described.topics = [
-                each for each in described.topics if context.may(ResourceType.TOPIC, each.topic, quiet=True)
-            ]
-            states.append(described)
-        except KafkaError as error:
-            states.append(DescribedTransaction(transactional_id=transactional_id, error_code=error.code))
-    return DescribeTransactionsResponse(transaction_states=states)
-
-
-def list_transactions(
-    services: Services, request: ListTransactionsRequest, context: RequestContext
-) -> ListTransactionsResponse:
-    """ListTransactions (66) v0-v2. v1 duration. v2 pattern of the id."""
-    unknown = unknown_state_filters(request)
-    if services.transactions.is_loading:
-        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return ListTransactionsResponse(error_code=code, unknown_state_filters=unknown)
-    listed: list[ListedTransaction] = []
-    now = services.transactions.now()
-    try:
-        for shard in services.transactions.shards():
-            listed.extend(shard.list_transactions(request, now))
-    except KafkaError as error:
-        return ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown)
-    listed = [each for each in listed if context.may(ResourceType.TRANSACTIONAL_ID, each.transactional_id, quiet=True)]
-    return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
-
-
-async def create_transaction_topic(services: Services) -> None:
-    """Create ``__transaction_state`` unless it exists. Raise a KafkaError if there are fewer brokers than replicas."""
-    settings = services.settings
-    factor = settings.transaction_state_log_replication_factor
-    min_isr = settings.transaction_state_log_min_isr
-
-    def config(replicas: int) -> dict[str, str]:
-        is_available = replicas >= 3 or settings.is_set("transaction.state.log.min.isr")
-        return {
-            "cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false",
-            "min.insync.replicas": str(min_isr if is_available else 1),
-            "segment.bytes": str(settings.transaction_state_log_segment_bytes),
-        }  # fmt: skip
-
-    await create_internal_topic(
-        services, TRANSACTION_TOPIC, partitions=settings.transaction_state_log_num_partitions,
-        replication_factor=factor if settings.is_set("transaction.state.log.replication.factor") else None,
-        config=config,
-    )  # fmt: skip
-
-
-async def _fresh_producer_id(services: Services, transactional_id: str) -> int | None:
-    try:
-        needed = services.transactions.shard(transactional_id).needs_producer_id(transactional_id)
-    except KafkaError:
-        return None  # the caller refuses the request and gives the reason
-    return await services.producer_ids.next() if needed else None
-
-
-def _after_markers(services: Services, transactional_id: str, ask: Callable[[], Answer]) -> Answer:
-    """Return the answer of ``ask``, which is called when the previous transaction of this id has all its markers."""
-    if services.transactions.has_outstanding_markers(transactional_id):
-        return _wait_then(services, transactional_id, ask)
-    return ask()
-
-
-async def _wait_then(services: Services, transactional_id: str, ask: Callable[[], Answer]) -> Message:
-    await services.transactions.wait_for_markers(transactional_id)
-    return await _finished(ask())
 
 
 async def _finished(answer: Answer) -> Message:

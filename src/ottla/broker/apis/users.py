@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component, ServedApi
+from ottla.broker.request import RequestContext
 from ottla.cluster.access_nodes import CLIENTS, IPS, USERS, credentials_in, entity_path, quotas_in, sanitize
-from ottla.cluster.decide import decide_and_write
 from ottla.cluster.schema import config_json
 from ottla.cluster.store import Check, Create, Op, Put
 from ottla.cluster.view import ClusterView
@@ -63,85 +64,189 @@ _WHOLE_QUOTAS = {Quota.PRODUCE.value: 2**63 - 1, Quota.FETCH.value: 2**63 - 1, Q
 _FRACTION_MAX = 1e-6
 
 
-# -- SCRAM ------------------------------------------------------------------------------------------------------------
+class UserApis(Component):
+    """The APIs of users and quotas."""
 
+    def __init__(self, *, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
 
-def describe_user_scram_credentials(
-    services: Services, request: DescribeUserScramCredentialsRequest, context: RequestContext
-) -> DescribeUserScramCredentialsResponse:
-    """DescribeUserScramCredentials (50) v0. Null or no users asks for all. Keys are never shown."""
-    if not context.may_cluster():
-        return DescribeUserScramCredentialsResponse(error_code=_REFUSED, error_message=None)
-    known = services.view.access.credentials
-    names = [user.name for user in request.users or ()] or sorted(known)
-    results = []
-    for name, count in Counter(names).items():
-        result = DescribeUserScramCredentialsResult(user=name, error_message=None)
-        if count > 1:
-            result.error_code = ErrorCode.DUPLICATE_RESOURCE
-            result.error_message = "the request names this user more than once"
-        elif name not in known:
-            result.error_code = ErrorCode.RESOURCE_NOT_FOUND
-            result.error_message = "this user has no SCRAM credentials"
-        else:
-            result.credential_infos = [
-                CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
-                for mechanism, credential in sorted(known[name].items())
-            ]
-        results.append(result)
-    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+    def apis(self) -> Mapping[int, ServedApi]:
+        return {
+            48: ServedApi(0, 1, self.describe_client_quotas, large_reply=True),
+            49: ServedApi(0, 1, self.alter_client_quotas),
+            50: ServedApi(0, 0, self.describe_user_scram_credentials, large_reply=True),
+            51: ServedApi(0, 0, self.alter_user_scram_credentials),
+        }
 
+    # -- SCRAM --------------------------------------------------------------------------------------------------------
 
-async def alter_user_scram_credentials(
-    services: Services, request: AlterUserScramCredentialsRequest, context: RequestContext
-) -> AlterUserScramCredentialsResponse:
-    """AlterUserScramCredentials (51) v0. The changes of one user are all made, or none."""
-    rows: list[Any] = [*request.deletions, *request.upsertions]
-    names = list(dict.fromkeys(row.name for row in rows))
-    counts = Counter((row.name, row.mechanism) for row in rows)
-    results = []
-    for name in names:
-        result = AlterUserScramCredentialsResult(user=name, error_message=None)
+    def describe_user_scram_credentials(
+        self, request: DescribeUserScramCredentialsRequest, context: RequestContext
+    ) -> DescribeUserScramCredentialsResponse:
+        """DescribeUserScramCredentials (50) v0. Null or no users asks for all. Keys are never shown."""
+        if not context.may_cluster():
+            return DescribeUserScramCredentialsResponse(error_code=_REFUSED, error_message=None)
+        known = self._metadata.view.access.credentials
+        names = [user.name for user in request.users or ()] or sorted(known)
+        results = []
+        for name, count in Counter(names).items():
+            result = DescribeUserScramCredentialsResult(user=name, error_message=None)
+            if count > 1:
+                result.error_code = ErrorCode.DUPLICATE_RESOURCE
+                result.error_message = "the request names this user more than once"
+            elif name not in known:
+                result.error_code = ErrorCode.RESOURCE_NOT_FOUND
+                result.error_message = "this user has no SCRAM credentials"
+            else:
+                result.credential_infos = [
+                    CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+                    for mechanism, credential in sorted(known[name].items())
+                ]
+            results.append(result)
+        return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+
+    async def alter_user_scram_credentials(
+        self, request: AlterUserScramCredentialsRequest, context: RequestContext
+    ) -> AlterUserScramCredentialsResponse:
+        """AlterUserScramCredentials (51) v0. The changes of one user are all made, or none."""
+        rows: list[Any] = [*request.deletions, *request.upsertions]
+        names = list(dict.fromkeys(row.name for row in rows))
+        counts = Counter((row.name, row.mechanism) for row in rows)
+        results = []
+        for name in names:
+            result = AlterUserScramCredentialsResult(user=name, error_message=None)
+            try:
+                if not context.may_cluster():
+                    raise Refused(_REFUSED)
+                if any(count > 1 for (user, _), count in counts.items() if user == name):
+                    raise Refused(ErrorCode.DUPLICATE_RESOURCE, "the request changes a credential more than once")
+                await self._alter_user(request, name)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, str(error) or None
+            results.append(result)
+        return AlterUserScramCredentialsResponse(results=results)
+
+    async def _alter_user(self, request: AlterUserScramCredentialsRequest, name: str) -> None:
+        if not is_name(name) or len(name) > _NAME_CHARS_MAX:
+            text = f"the name of a user has 1 to {_NAME_CHARS_MAX} characters, and no control characters"
+            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+        deleted = [_mechanism(row.mechanism) for row in request.deletions if row.name == name]
+        changed: dict[str, str] = {}
+        for row in request.upsertions:
+            if row.name != name:
+                continue
+            mechanism = _mechanism(row.mechanism)
+            if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
+                text = f"iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
+                raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+            # As in Kafka the salted password may have any length, because only keys that are made from it are stored.
+            if not row.salt or len(row.salt) > _SALT_BYTES_MAX or not row.salted_password:
+                text = f"a salt of 1 to {_SALT_BYTES_MAX} bytes and a salted password are needed"
+                raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+            credential = ScramCredential.from_salted(
+                mechanism, bytes(row.salt), bytes(row.salted_password), row.iterations
+            )
+            changed[mechanism.title] = credential.text()
+
+        def change(config: Mapping[str, str]) -> dict[str, str]:
+            known = credentials_in(config)
+            if missing := [each for each in deleted if each not in known]:
+                raise Refused(ErrorCode.RESOURCE_NOT_FOUND, f"this user has no credential of {missing[0].title}")
+            gone = {each.title for each in deleted}
+            return {**{key: text for key, text in config.items() if key not in gone}, **changed}
+
+        await self._change(Entity(name), change)
+
+    # -- quotas -------------------------------------------------------------------------------------------------------
+
+    def describe_client_quotas(
+        self, request: DescribeClientQuotasRequest, context: RequestContext
+    ) -> DescribeClientQuotasResponse:
+        """DescribeClientQuotas (48) v0-v1. v1 flexible."""
+        if not context.may_cluster():
+            return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=None, entries=None)
         try:
-            if not context.may_cluster():
-                raise Refused(_REFUSED)
-            if any(count > 1 for (user, _), count in counts.items() if user == name):
-                raise Refused(ErrorCode.DUPLICATE_RESOURCE, "the request changes a credential more than once")
-            await _alter_user(services, request, name)
+            filters = _filters(request.components)
         except KafkaError as error:
-            result.error_code, result.error_message = error.code, str(error) or None
-        results.append(result)
-    return AlterUserScramCredentialsResponse(results=results)
+            return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
+        entries = []
+        for entity, config in self._metadata.view.access.configs.items():
+            values = quotas_in(config)
+            if values and _matches(entity, filters, strict=request.strict):
+                entries.append(EntryData(
+                    entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in _parts(entity).items()],
+                    values=[ValueData(key=key, value=value) for key, value in sorted(values.items())],
+                ))  # fmt: skip
+        return DescribeClientQuotasResponse(error_message="", entries=entries)
 
+    async def alter_client_quotas(
+        self, request: AlterClientQuotasRequest, context: RequestContext
+    ) -> AlterClientQuotasResponse:
+        """AlterClientQuotas (49) v0-v1. v1 flexible. The changes of one entity are all made, or none."""
+        # As in Kafka the last name of a type counts.
+        names = [{each.entity_type: each.entity_name for each in entry.entity} for entry in request.entries]
+        counts = Counter(tuple(sorted(each.items(), key=repr)) for each in names)
+        results: dict[object, AlterClientQuotasResponseEntryData] = {}
+        for entry, named in zip(request.entries, names, strict=True):
+            key = tuple(sorted(named.items(), key=repr))
+            result = results[key] = AlterClientQuotasResponseEntryData(
+                error_message=None,
+                entity=[
+                    AlterClientQuotasResponseEntityData(entity_type=kind, entity_name=name)
+                    for kind, name in named.items()
+                ],
+            )
+            try:
+                if not context.may_cluster():
+                    raise Refused(_REFUSED)
+                if counts[key] > 1:
+                    raise InvalidRequest("the request changes the quotas of an entity more than once")
+                await self._alter_quotas(_entity(named), entry.ops, validate_only=request.validate_only)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, str(error) or None
+        return AlterClientQuotasResponse(entries=list(results.values()))
 
-async def _alter_user(services: Services, request: AlterUserScramCredentialsRequest, name: str) -> None:
-    if not is_name(name) or len(name) > _NAME_CHARS_MAX:
-        text = f"the name of a user has 1 to {_NAME_CHARS_MAX} characters, and no control characters"
-        raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-    deleted = [_mechanism(row.mechanism) for row in request.deletions if row.name == name]
-    changed: dict[str, str] = {}
-    for row in request.upsertions:
-        if row.name != name:
-            continue
-        mechanism = _mechanism(row.mechanism)
-        if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
-            text = f"iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
-            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-        # As in Kafka the salted password may have any length, because only keys that are made from it are stored.
-        if not row.salt or len(row.salt) > _SALT_BYTES_MAX or not row.salted_password:
-            text = f"a salt of 1 to {_SALT_BYTES_MAX} bytes and a salted password are needed"
-            raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-        credential = ScramCredential.from_salted(mechanism, bytes(row.salt), bytes(row.salted_password), row.iterations)
-        changed[mechanism.title] = credential.text()
+    async def _alter_quotas(self, entity: Entity, ops: Sequence[OpData], *, validate_only: bool) -> None:
+        allowed = _IP_QUOTAS if entity.ip is not None else _CLIENT_QUOTAS
+        for op in ops:
+            if not op.remove:
+                _check_quota(op.key, op.value, allowed)
+        if len({op.key for op in ops}) != len(ops):
+            raise InvalidRequest("the request changes a quota more than once")
 
-    def change(config: Mapping[str, str]) -> dict[str, str]:
-        known = credentials_in(config)
-        if missing := [each for each in deleted if each not in known]:
-            raise Refused(ErrorCode.RESOURCE_NOT_FOUND, f"this user has no credential of {missing[0].title}")
-        gone = {each.title for each in deleted}
-        return {**{key: text for key, text in config.items() if key not in gone}, **changed}
+        def change(config: Mapping[str, str]) -> dict[str, str]:
+            changed = dict(config)
+            for op in ops:
+                if op.key in allowed:
+                    changed.pop(op.key, None)
+                    if not op.remove:
+                        changed[op.key] = repr(op.value)
+            return changed
 
-    await _change(services, Entity(name), change)
+        if not validate_only:
+            await self._change(entity, change)
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    async def _change(self, entity: Entity, change: Changing) -> None:
+        """Change the settings of an entity. Its node stays when it has none left, so that its version only rises."""
+        path = entity_path(entity)
+
+        def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
+            before = view.access.configs.get(entity, {})
+            after = change(before)
+            if after == before:
+                return [], None
+            if not before and len(view.access.configs) >= _ENTITIES_MAX:
+                raise PolicyViolation(f"{_ENTITIES_MAX} users, client ids and addresses have settings already")
+            version = view.versions.get(path)
+            if version is not None:
+                return [Put(path, config_json(after), version)], None
+            root = IPS if entity.ip is not None else CLIENTS if entity.user is None else USERS
+            parents = _missing_parents(view, entity)
+            return [Check(root, view.versions[root]), *parents, Create(path, config_json(after))], None
+
+        await self._metadata.write(decide)
 
 
 def _mechanism(number: int) -> Mechanism:
@@ -149,30 +254,6 @@ def _mechanism(number: int) -> Mechanism:
         return Mechanism(number)
     except ValueError:
         raise Refused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no SCRAM mechanism {number}") from None
-
-
-# -- quotas -----------------------------------------------------------------------------------------------------------
-
-
-def describe_client_quotas(
-    services: Services, request: DescribeClientQuotasRequest, context: RequestContext
-) -> DescribeClientQuotasResponse:
-    """DescribeClientQuotas (48) v0-v1. v1 flexible."""
-    if not context.may_cluster():
-        return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=None, entries=None)
-    try:
-        filters = _filters(request.components)
-    except KafkaError as error:
-        return DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
-    entries = []
-    for entity, config in services.view.access.configs.items():
-        values = quotas_in(config)
-        if values and _matches(entity, filters, strict=request.strict):
-            entries.append(EntryData(
-                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in _parts(entity).items()],
-                values=[ValueData(key=key, value=value) for key, value in sorted(values.items())],
-            ))  # fmt: skip
-    return DescribeClientQuotasResponse(error_message="", entries=entries)
 
 
 def _filters(components: Sequence[ComponentData]) -> dict[str, ComponentData]:
@@ -212,54 +293,6 @@ def _matches(entity: Entity, filters: Mapping[str, ComponentData], *, strict: bo
     return True
 
 
-async def alter_client_quotas(
-    services: Services, request: AlterClientQuotasRequest, context: RequestContext
-) -> AlterClientQuotasResponse:
-    """AlterClientQuotas (49) v0-v1. v1 flexible. The changes of one entity are all made, or none."""
-    # As in Kafka the last name of a type counts.
-    names = [{each.entity_type: each.entity_name for each in entry.entity} for entry in request.entries]
-    counts = Counter(tuple(sorted(each.items(), key=repr)) for each in names)
-    results: dict[object, AlterClientQuotasResponseEntryData] = {}
-    for entry, named in zip(request.entries, names, strict=True):
-        key = tuple(sorted(named.items(), key=repr))
-        result = results[key] = AlterClientQuotasResponseEntryData(
-            error_message=None,
-            entity=[
-                AlterClientQuotasResponseEntityData(entity_type=kind, entity_name=name) for kind, name in named.items()
-            ],
-        )
-        try:
-            if not context.may_cluster():
-                raise Refused(_REFUSED)
-            if counts[key] > 1:
-                raise InvalidRequest("the request changes the quotas of an entity more than once")
-            await _alter_quotas(services, _entity(named), entry.ops, validate_only=request.validate_only)
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, str(error) or None
-    return AlterClientQuotasResponse(entries=list(results.values()))
-
-
-async def _alter_quotas(services: Services, entity: Entity, ops: Sequence[OpData], *, validate_only: bool) -> None:
-    allowed = _IP_QUOTAS if entity.ip is not None else _CLIENT_QUOTAS
-    for op in ops:
-        if not op.remove:
-            _check_quota(op.key, op.value, allowed)
-    if len({op.key for op in ops}) != len(ops):
-        raise InvalidRequest("the request changes a quota more than once")
-
-    def change(config: Mapping[str, str]) -> dict[str, str]:
-        changed = dict(config)
-        for op in ops:
-            if op.key in allowed:
-                changed.pop(op.key, None)
-                if not op.remove:
-                    changed[op.key] = repr(op.value)
-        return changed
-
-    if not validate_only:
-        await _change(services, entity, change)
-
-
 def _check_quota(name: str, value: float, allowed: frozenset[str]) -> None:
     """Raise InvalidRequest if there is no such quota for the entity, or if the value is not valid."""
     if name not in allowed:
@@ -286,30 +319,6 @@ def _entity(names: Mapping[str, str | None]) -> Entity:
         raise InvalidRequest(f"{address!r} is no IP address")
     known = {kind: DEFAULT if name is None else name for kind, name in names.items()}
     return Entity(known.get(_USER), known.get(_CLIENT), known.get(_IP))
-
-
-# -- the store --------------------------------------------------------------------------------------------------------
-
-
-async def _change(services: Services, entity: Entity, change: Changing) -> None:
-    """Change the settings of an entity. Its node stays when it has none left, so that its version only rises."""
-    path = entity_path(entity)
-
-    def decide(view: ClusterView) -> tuple[Sequence[Op], None]:
-        before = view.access.configs.get(entity, {})
-        after = change(before)
-        if after == before:
-            return [], None
-        if not before and len(view.access.configs) >= _ENTITIES_MAX:
-            raise PolicyViolation(f"{_ENTITIES_MAX} users, client ids and addresses have settings already")
-        version = view.versions.get(path)
-        if version is not None:
-            return [Put(path, config_json(after), version)], None
-        root = IPS if entity.ip is not None else CLIENTS if entity.user is None else USERS
-        parents = _missing_parents(view, entity)
-        return [Check(root, view.versions[root]), *parents, Create(path, config_json(after))], None
-
-    await decide_and_write(services.store, services.view, decide, turn=services.metadata_turn)
 
 
 def _missing_parents(view: ClusterView, entity: Entity) -> list[Op]:

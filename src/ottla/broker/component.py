@@ -1,0 +1,68 @@
+"""What a part of the broker is: a feature with its APIs, its periodic work and its metrics.
+
+`broker.py` creates the components, each with the others that it needs, and then treats all of them alike. It calls
+
+    apis              once, for the table of `dispatch.py`
+    start             when the logs are open and before clients connect
+    on_view           after every change of the metadata, when the partitions have their new roles
+    before_replies    at the end of every turn, before anything is acknowledged; only if it is overridden
+    tick              once a second
+    stop              when the broker stops, in the reverse order of the starts
+    check_invariants  in simulations, after every step
+
+A component overrides what it needs. To add a feature, write a package with a component, and add it to the list in
+`broker.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ottla.broker.request import RequestContext
+from ottla.cluster.view import ViewChanges
+from ottla.wire import Message
+
+ApiHandler = Callable[[Any, RequestContext], Message | Awaitable[Message]]
+
+
+class ServedApi(NamedTuple):
+    """A row of the table of APIs. An API is advertised if and only if it is served."""
+
+    version_min: int
+    version_max: int
+    #: None for the APIs that `dispatch.py` handles itself
+    handler: ApiHandler | None = None
+    #: whether replies may be cached: they depend on the request and the metadata only
+    cached: bool = False
+    #: a small request may have a large reply, which takes long to make
+    large_reply: bool = False
+    #: advertised instead of ``version_min``: librdkafka before 2.11 compresses only if it sees Produce v0 (KAFKA-18659)
+    advertised_min: int | None = None
+
+
+class Component:
+    """A part of the broker; see above."""
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """Return the APIs of this component by API key."""
+        return {}
+
+    async def start(self) -> None:
+        """Begin to work."""
+
+    def on_view(self, changes: ViewChanges) -> None:
+        """The metadata have changed."""
+
+    def before_replies(self) -> None:
+        """A turn ends."""
+
+    def tick(self, now: float) -> None:
+        """A second has passed; ``now`` is the time of the event loop."""
+
+    async def stop(self) -> None:
+        """End all work."""
+
+    def check_invariants(self) -> Iterable[str]:
+        """Return what contradicts itself in the state of this component."""
+        return ()
