@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from functools import cache
-from typing import Any
 
 from ottla.broker.broker import Broker
-from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.component import ServedApi
 from ottla.broker.dispatch import table_of
 from ottla.model.settings import BrokerSettings
@@ -15,13 +14,16 @@ from ottla.model.settings import BrokerSettings
 
 @cache
 def served_apis() -> dict[int, ServedApi]:
-    """Return the table of a broker that is created and not started, by API key."""
-    settings = BrokerSettings.parse({"log.dirs": "unused"})
-    store: Any = object()
-    loop = asyncio.new_event_loop()
-    try:
-        broker = Broker(settings, loop=loop)
-        broker._build(ClusterMetadata(store, settings, cluster_id="cluster", new_id=lambda: bytes(16)))
-        return table_of(broker._components)
-    finally:
-        loop.close()
+    """Return the table of a broker that was started and stopped, by API key."""
+
+    async def run() -> dict[int, ServedApi]:
+        with tempfile.TemporaryDirectory() as directory:
+            settings = BrokerSettings.parse({"log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"})
+            broker = Broker(settings, loop=asyncio.get_running_loop(), freeze=lambda: None)
+            await broker.start()
+            try:
+                return table_of(broker._components)
+            finally:
+                await broker.stop()
+
+    return asyncio.run(run())

@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 HOT_MODULES = (
     "ottla/broker/apis/fetch.py",
     "ottla/broker/apis/fetch_counted.py",
+    "ottla/broker/apis/fetch_rows.py",
     "ottla/broker/apis/produce.py",
+    "ottla/broker/component.py",
     "ottla/broker/dispatch.py",
     "ottla/log/log.py",
     "ottla/log/segment.py",

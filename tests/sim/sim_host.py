@@ -17,6 +17,7 @@ from sim_network import HostNetwork, SimulatedNetwork
 from sim_opener import open_elsewhere
 
 from ottla.broker.broker import Broker
+from ottla.broker.membership import Membership
 from ottla.cluster.decide import established
 from ottla.cluster.store import UnusableStore
 from ottla.log.log import Log
@@ -235,6 +236,11 @@ class BrokerHost:
         self.on_state: Callable[[BrokerHost, Any], None] = lambda host, partition: None
 
     # -- life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def membership(self) -> Membership | None:
+        """Return what the broker is in the cluster; None while it does not run, or has not opened its metadata."""
+        return self.broker.parts.membership if self.broker is not None and self.broker.parts is not None else None
 
     @property
     def is_running(self) -> bool:

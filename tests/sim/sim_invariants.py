@@ -138,8 +138,8 @@ class Invariants:
 
     def at_end(self) -> None:
         for host in self._world.hosts.values():
-            if host.broker is not None and host.broker._coordination is not None:
-                coordination = host.broker._coordination
+            if host.broker is not None and host.broker.parts is not None:
+                coordination = host.broker.parts.coordination
                 mismatches = coordination.runtime.mismatches + coordination.transactions.mismatches
                 if mismatches:
                     self._say("replay-differs", f"{host.name}: {mismatches} shards differ from a replay of their log")

@@ -26,7 +26,7 @@ from sim_world import World
 
 import ottla.coordinator.transaction as transaction_module
 import ottla.log.recovery as recovery_module
-from ottla.broker.broker import Broker
+from ottla.broker.run_start import RunStart
 from ottla.coordinator.classic import ClassicGroup
 from ottla.coordinator.runtime import ShardRuntime
 from ottla.coordinator.transaction_runtime import MarkerWriter
@@ -101,10 +101,10 @@ def recovery_forgets_producers(replace: Replace) -> None:
 def epoch_is_not_increased(replace: Replace) -> None:
     """The leader epoch stays the same after an unclean stop."""
 
-    async def bump(self: Broker) -> None:
+    async def bump(self: RunStart) -> None:
         return
 
-    replace(Broker, "_bump_leader_epochs", bump)
+    replace(RunStart, "_bump_leader_epochs", bump)
 
 
 def stale_leader_epoch_is_accepted(replace: Replace) -> None:

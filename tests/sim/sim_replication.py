@@ -167,7 +167,7 @@ class StoreMirror:
         if broker is None or self.leader_of(place) == broker:
             return False
         host = self._world.hosts[broker]
-        membership = host.broker._membership if host.broker is not None else None
+        membership = host.membership
         lease_s = membership.registration.lease.until - host.clock.since_boot() if membership is not None else -math.inf
         leased_until = max(self._world.loop.time() + lease_s, self._leased_until.get(broker, -math.inf))
         has_lease = asked_at < leased_until
@@ -357,7 +357,7 @@ class ReplicationInvariants:
     def sample(self) -> None:
         """Take over what the leaders have committed, and check every replica that may be elected."""
         for host in self._world.hosts.values():
-            membership = host.broker._membership if host.broker is not None else None
+            membership = host.membership
             if membership is not None and self._watched.get(host.broker_id) is not membership:
                 self._watched[host.broker_id] = membership
                 self.store.watch_controller(host, membership.controller)

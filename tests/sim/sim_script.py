@@ -90,7 +90,7 @@ async def create_topic(
             pass
         await asyncio.sleep(0.1)
     brokers = [host.broker for host in world.hosts.values() if host.broker is not None and host.is_ready]
-    await until(lambda: all(name in broker._view.topics for broker in brokers))
+    await until(lambda: all(name in broker.view.topics for broker in brokers))
     return [Place(name, number) for number in range(partitions)]
 
 

@@ -329,7 +329,7 @@ class World:
             config["min.insync.replicas"] = str(self.shape.configured_min_in_sync)
         await admin.create_topic(TOPIC, config, partitions=len(self.places), timeout_ms=5000)
         # A broker that does not know the topic refuses the first batch of a producer and may accept the second one.
-        while not all(host.broker and TOPIC in host.broker._view.topics for host in self.hosts.values()):
+        while not all(host.broker and TOPIC in host.broker.view.topics for host in self.hosts.values()):
             await admin.pause(0.01)
 
     def _clients(self) -> list[Any]:

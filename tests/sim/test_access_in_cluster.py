@@ -95,7 +95,7 @@ def test_broker_without_cluster_action_cannot_copy_records_until_it_has_it_again
         def is_followed() -> bool:
             """Return whether the leader has a fetch of this broker that waits for records."""
             broker: Any = world.hosts[leader].broker
-            return any(each._request.replica_id == refused for each in broker._fetch.waiting.values())
+            return any(each._request.replica_id == refused for each in broker.parts.fetch.waiting.values())
 
         assert is_followed()
         await put(

@@ -245,7 +245,7 @@ def test_leader_without_the_store_does_not_lead_again_because_another_log_is_to_
         await client.ask(CreatePartitionsRequest(topics=[topic], timeout=3000), 3, broker=1)
         broker = host.broker
         assert broker is not None
-        await until(lambda: len(broker._view.topics["t"].partitions) == 9)
+        await until(lambda: len(broker.view.topics["t"].partitions) == 9)
         (place, *_) = (each for each in places if state_of(world, each).leader == 3)
         host.cut_from_store()
         for other in (1, 2):

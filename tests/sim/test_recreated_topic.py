@@ -55,7 +55,7 @@ def values(host: BrokerHost) -> list[str]:
 
 async def create(world: World, client: Administrator) -> None:
     await client.create_topic(PLACE.topic)
-    while any(host.is_ready and PLACE.topic not in host.broker._view.topics for host in world.hosts.values()):  # type: ignore[union-attr]
+    while any(host.is_ready and PLACE.topic not in host.broker.view.topics for host in world.hosts.values()):  # type: ignore[union-attr]
         await asyncio.sleep(0.01)
 
 

@@ -99,7 +99,7 @@ def test_reply_that_left_before_the_broker_lost_its_session_is_no_violation() ->
         broker: Any = world.hosts[follower].broker
         before = world.loop.time()
         await asyncio.sleep(1)
-        broker._membership.registration.lease.end()
+        broker.parts.membership.registration.lease.end()
         ended_at = world.loop.time()
         assert store.may_act_on_old_role(follower, place, before, s_after=0.0)
         assert not store.may_act_on_old_role(follower, place, ended_at, s_after=0.0)

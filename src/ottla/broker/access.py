@@ -19,8 +19,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, Refused
+from ottla.model.settings import BrokerSettings
 from ottla.net.connection import Connection
 from ottla.security.acls import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from ottla.security.principals import parse_super_users
 from ottla.wire import APIS
 
 log = logging.getLogger(__name__)
@@ -257,3 +259,12 @@ class Access:
 
 
 ALL_ALLOWED: Final = Access()
+
+
+def authorizer_of(settings: BrokerSettings) -> Authorizer | None:
+    """Return the authorizer; None if ACLs are not used."""
+    if not settings.authorizer_class_name:
+        return None
+    return Authorizer(
+        super_users=parse_super_users(settings.super_users), allow_if_no_acl=settings.allow_everyone_if_no_acl_found
+    )

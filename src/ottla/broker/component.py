@@ -1,22 +1,22 @@
-"""What a part of the broker is: a feature with its APIs, its periodic work and its metrics.
+"""What a part of the broker is: a feature with its APIs, its periodic work and its end.
 
 `broker.py` creates the components, each with the others that it needs, and then treats all of them alike. It calls
 
-    apis              once, for the table of `dispatch.py`
-    start             when the logs are open and before clients connect
-    on_view           after every change of the metadata, when the partitions have their new roles
-    before_replies    at the end of every turn, before anything is acknowledged; only if it is overridden
-    tick              once a second
-    stop              when the broker stops, in the reverse order of the starts
-    check_invariants  in simulations, after every step
+    apis               once, for the table of `dispatch.py`
+    on_view            after every change of the metadata, in the order of the list in `broker.py`
+    start              when clients can connect
+    before_replies     at the end of every turn, before anything is acknowledged, in the reverse order of the list;
+                       only if it is overridden
+    tick               once a second
+    complete_requests  when the broker stops: answer the requests that wait
+    stop               when no request is in progress any more, in the reverse order of the list
 
-A component overrides what it needs. To add a feature, write a package with a component, and add it to the list in
-`broker.py`.
+A component overrides what it needs. To add a feature, write a package with a component, and add it to the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.broker.request import RequestContext
@@ -48,11 +48,11 @@ class Component:
         """Return the APIs of this component by API key."""
         return {}
 
-    async def start(self) -> None:
-        """Begin to work."""
-
     def on_view(self, changes: ViewChanges) -> None:
         """The metadata have changed."""
+
+    async def start(self) -> None:
+        """Begin to work."""
 
     def before_replies(self) -> None:
         """A turn ends."""
@@ -60,9 +60,8 @@ class Component:
     def tick(self, now: float) -> None:
         """A second has passed; ``now`` is the time of the event loop."""
 
+    async def complete_requests(self) -> None:
+        """Answer the requests that wait."""
+
     async def stop(self) -> None:
         """End all work."""
-
-    def check_invariants(self) -> Iterable[str]:
-        """Return what contradicts itself in the state of this component."""
-        return ()

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from ottla.broker.apis.topics import TopicApis
 from ottla.broker.awaited_commits import AwaitedCommits
 from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component
 from ottla.broker.peer_requests import PeerRequests
 from ottla.broker.transaction_checks import TransactionChecks
 from ottla.cluster.store import StoreError
-from ottla.cluster.view import TopicView
+from ottla.cluster.view import TopicView, ViewChanges
 from ottla.coordinator.group_runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.coordinator.hashing import java_hash
 from ottla.coordinator.journal import JOURNAL_TOPIC, Rebalance, journal_key
@@ -89,7 +90,7 @@ class ViewTopics:
         return found.high_watermark if found is not None and not found.offline else None
 
 
-class Coordination:
+class Coordination(Component):
     """The coordinators of one broker and their periodic work."""
 
     def __init__(
@@ -151,6 +152,11 @@ class Coordination:
         self.runtime.context.settings = self._metadata.settings
         self.runtime.context.group_overrides = self._metadata.view.group_configs
 
+    def on_view(self, changes: ViewChanges) -> None:
+        if changes.broker_settings:
+            self.settings_changed()
+        self.topics_changed(changes.topics)
+
     def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
         """Load and unload shards: partitions of these topics were added or removed, or their leaders changed."""
         deleted = []
@@ -202,7 +208,7 @@ class Coordination:
             self._verifying = False
             self._verify_due = self._clock.monotonic() + interval_s
 
-    async def stop(self) -> None:
+    async def complete_requests(self) -> None:
         """Complete all requests that wait, so that the stop does not wait for them."""
         await self._tasks.stop()
         await self.runtime.stop()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.component import Component
 from ottla.broker.contacts import Contacts
 from ottla.broker.failed_directories import FailedDirectories
 from ottla.broker.incarnation import (
@@ -85,7 +86,7 @@ _RECORD_S = 2.0
 _PROBE_S = 0.1
 
 
-class Membership:
+class Membership(Component):
     """The parts of a broker that concern other brokers."""
 
     def __init__(
@@ -311,7 +312,7 @@ class Membership:
 
             await self._metadata.write(decide, view=view, watched=watched)
 
-    async def join(self) -> None:
+    async def start(self) -> None:
         """Register, and start the tasks. The view is watched by now."""
         await self.registration.register()
         self._tasks.keep(self._stay_registered, "stay registered")
@@ -336,7 +337,7 @@ class Membership:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def changed(self, changes: ViewChanges) -> None:
+    def on_view(self, changes: ViewChanges) -> None:
         """The view has changed; the partitions have their new roles."""
         view = self._metadata.view
         if changes.brokers:
@@ -474,6 +475,19 @@ class Membership:
         """Return whether others may have been elected in the place of this broker, as of the last ``check_lease``."""
         return self._is_lease_over
 
+    def before_replies(self) -> None:
+        """Stop to lead and to coordinate if this process was paused for longer than its lease.
+
+        The lease of a broker that is alone never ends.
+        """
+        if self._session_s is not None:
+            self.check_lease(self._clock.since_boot())
+
+    def is_lease_over_now(self) -> bool:
+        """Return whether others may have been elected in the place of this broker."""
+        self.before_replies()
+        return self._is_lease_over
+
     def check_lease(self, now: float) -> None:
         """Called at the end of each turn, before anything is acknowledged, before a coordinator reads its state, and
         every CHECK_S. ``now`` is ``Clock.since_boot``.
@@ -609,7 +623,7 @@ class Membership:
         except (KafkaError, StoreError) as error:
             log.warning("leaderships could not be handed over error=%s", error)
 
-    async def stop(self) -> None:
+    async def complete_requests(self) -> None:
         """Stop all work that concerns other brokers. The broker stays registered until its logs are closed."""
         await self._tasks.stop()
         for _, probe in self._probes.values():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ottla.broker.access import Access
 from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.assembly import Parts
 from ottla.broker.cluster_metrics import ClusterMetrics
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.group_metrics import GroupMetrics
@@ -17,6 +18,7 @@ from ottla.broker.listeners import ListenerSecurity
 from ottla.broker.schema_lookup import SchemaLookups
 from ottla.broker.schema_validation import SchemaValidation
 from ottla.broker.throttling import Throttling
+from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
 from ottla.env.metrics_server import MetricsServer
 from ottla.env.watchdog import LoopWatchdog
@@ -56,6 +58,18 @@ class BrokerMetrics:
         self.schemas: SchemaValidation | None = None
         self.lookups: SchemaLookups | None = None
         self.listeners: Mapping[str, ListenerSecurity] = {}
+
+    def show(self, parts: Parts, clock: Clock, throttling: Throttling) -> None:
+        """Show the figures of the components too."""
+        self.throttling, self.fetch, self.schemas, self.lookups = throttling, parts.fetch, parts.schemas, parts.lookups
+        self.groups = GroupMetrics(parts.metadata, self._replicas, clock, parts.coordination)
+        self.cluster = ClusterMetrics(
+            metadata=parts.metadata,
+            replicas=self._replicas,
+            clock=clock,
+            membership=parts.membership,
+            requests=parts.cluster,
+        )
 
     def watch(self, watchdog: LoopWatchdog) -> None:
         """Show what the watchdog of the event loop has seen."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.broker.access import ALL_ALLOWED, DEAD_LETTERS, Access
-from ottla.broker.schema_validation import new_dead_letter_topic
+from ottla.broker.schema_settings import new_dead_letter_topic
 from ottla.broker.throttling import UNCOUNTED, Usage
 from ottla.coordinator.outcome import Client
 from ottla.model.errors import ErrorCode, Refused

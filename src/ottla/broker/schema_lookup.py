@@ -17,8 +17,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from ottla.broker.component import Component
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import SchemaRegistry
+from ottla.cluster.view import ViewChanges
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks, ThreadPool
 from ottla.model.schema_ids import SchemaRef
@@ -55,13 +57,14 @@ def connect(settings: BrokerSettings) -> SchemaRegistry:
     return SchemaRegistry(settings.schema_registry_url, settings.registry_properties(), timeout_s=_REQUEST_S)
 
 
-class SchemaLookups:
+class SchemaLookups(Component):
     """What this broker knows of the schemas in the registry."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float], settings: BrokerSettings,
-        connect: Connect = connect,
+        connect: Connect = connect, *, current_settings: Callable[[], BrokerSettings] | None = None,
     ) -> None:  # fmt: skip
+        self._current_settings = current_settings
         self._loop = loop
         self._monotonic = monotonic
         self._connect = connect
@@ -81,6 +84,10 @@ class SchemaLookups:
         self._down_reason = ""
         #: requests to the registry by their result
         self.results = {"known": 0, "unknown": 0, "failed": 0}
+
+    def on_view(self, changes: ViewChanges) -> None:
+        if changes.broker_settings and self._current_settings is not None:
+            self.configure(self._current_settings())
 
     def configure(self, settings: BrokerSettings) -> None:
         """Use the registry of these settings. What another registry knows does not count."""

@@ -18,21 +18,20 @@ after compaction. Records of a transaction are rejected instead, because the tra
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ottla.broker.schema_lookup import RegistryUnavailable
-from ottla.cluster.controller import check_topic_name
-from ottla.cluster.view import INTERNAL_TOPICS
+from ottla.broker.schema_settings import dead_letter_topic
 from ottla.env.log_limit import LogLimit
 from ottla.log.opener import Opener
 from ottla.log.opening import TooExpensive, divert_inline, find_schemas_inline, schema_rules
 from ottla.model.batch import TRANSACTIONAL, read_header
-from ottla.model.errors import ErrorCode, InvalidConfig, InvalidRecord, KafkaError, Refused
+from ottla.model.errors import ErrorCode, InvalidRecord, KafkaError, Refused
 from ottla.model.records import Bytes
 from ottla.model.schema_ids import Diverted, FoundSchemas, SchemaRef, SchemaRules, Source, invalid_records
-from ottla.model.settings import BrokerSettings, TopicSettings
-from ottla.model.settings_registry import DEAD_LETTER, NO_VALIDATION, WARN
+from ottla.model.settings import TopicSettings
+from ottla.model.settings_registry import DEAD_LETTER, WARN
 from ottla.replica.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -153,42 +152,6 @@ _PASSING = frozenset({
     ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_CONTROLLER,
 })  # fmt: skip
-
-
-def dead_letter_topic(topic: str, settings: TopicSettings) -> str:
-    """Return the dead-letter topic of a topic."""
-    return settings.schema_validation_dlq_topic or f"{topic}-dlq"
-
-
-def new_dead_letter_topic(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """Return the dead-letter topic that a change of a topic's own settings chooses; None if it chooses none.
-
-    The broker writes to it on behalf of producers, so that a client which chooses it must be allowed to write to it.
-    """
-    names = (TopicSettings.schema_validation.name, TopicSettings.schema_validation_dlq_topic.name)
-    old, new = ([settings.get(name, "").strip() for name in names] for settings in (before, after))
-    return new[1] or f"{topic}-dlq" if new[0] == DEAD_LETTER and new != old else None
-
-
-def check_validation(topic: str, settings: TopicSettings, broker: BrokerSettings) -> None:
-    """Raise InvalidConfig if these settings of a topic cannot work with those of the broker."""
-    if settings.schema_action == NO_VALIDATION:
-        return
-    if topic in INTERNAL_TOPICS:
-        raise InvalidConfig("schema.validation is not for internal topics")
-    if not broker.schema_registry_url:
-        raise InvalidConfig(
-            "schema.validation needs a schema registry; set schema.registry.url of the brokers first, such as "
-            "http://127.0.0.1:8081"
-        )
-    if settings.schema_action == DEAD_LETTER:
-        dead = dead_letter_topic(topic, settings)
-        try:
-            check_topic_name(dead)
-        except KafkaError as error:
-            raise InvalidConfig(f"schema.validation.dlq.topic: {error}") from None
-        if dead == topic or dead in INTERNAL_TOPICS:
-            raise InvalidConfig(f"schema.validation.dlq.topic must be another topic than {dead}")
 
 
 def _log_invalid(treatment: str, partition: Partition, found: FoundSchemas) -> None:

@@ -421,6 +421,11 @@ class ClusterView:
         #: broker id in /controller, None if there is no such node
         self._controller_id: int | None = None
 
+    def has_partition(self, topic: bytes, number: int, *, by_id: bool) -> bool:
+        """Return whether the cluster has this partition, on whichever broker; the topic is named by name or by id."""
+        found = self.topics_by_id.get(topic) if by_id else self.topics.get(topic.decode(errors="replace"))
+        return found is not None and 0 <= number < len(found.partitions)
+
     def apply(self, changes: Iterable[Changed]) -> ViewChanges:
         """Apply the store's changes and return which parts of the view differ. Raise MalformedNode for a bad value."""
         topics: dict[str, None] = {}

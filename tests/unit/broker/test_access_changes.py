@@ -168,7 +168,7 @@ def test_records_that_are_appended_after_read_was_revoked_are_not_sent(tmp_path:
         revoked = asyncio.ensure_future(cluster.revoke())
         await asyncio.sleep(0)
         broker: Any = cluster.broker.broker
-        while broker._view.access.acls:
+        while broker.view.access.acls:
             await asyncio.sleep(0)
         appended = writer.begin(produce_request(("orders", 0, batch_of(b"secret")), acks=1), 11)
         assert rows_of(read_answer(await waiting, 1, 12, 7)) == [(TOPIC_REFUSED, 0)]

@@ -115,7 +115,7 @@ def test_user_who_may_read_no_topic_cannot_take_the_fetch_sessions_of_others(tmp
         partition: Any = cluster.broker.broker.replicas.find("orders", 0)
         orders, other = (partition.topic_id, b"?" * 16) if version >= 13 else ("orders", "other")
         mallory = cluster.connect(MALLORY)
-        sessions = cluster.broker.broker._fetch.sessions  # type: ignore[union-attr]
+        sessions = cluster.broker.broker.parts.fetch.sessions  # type: ignore[union-attr]
         for topic in (orders, other):
             wanted: Any = {topic: [fetch_from(number, 0) for number in range(100)]}
             for _ in range(3):
@@ -357,7 +357,7 @@ def test_cve_2026_82266_client_without_login_has_no_rights(tmp_path: Path) -> No
         acl = creation(TOPIC, "*", PatternType.LITERAL, "User:ANONYMOUS", Operation.ALL, Permission.ALLOW)
         reply = await anonymous.decoded(create_acls.CreateAclsRequest(creations=[acl]), 3)
         assert reply.results[0].error_code == CLUSTER_REFUSED
-        assert "mine" not in cluster.broker.broker._view.topics
+        assert "mine" not in cluster.broker.broker.view.topics
 
     play(tmp_path, script)
 
@@ -394,7 +394,7 @@ def test_user_cannot_change_any_password_without_alter_on_the_cluster(tmp_path: 
         request = alter_user_scram_credentials.AlterUserScramCredentialsRequest(upsertions=rows)
         reply = await cluster.connect(MALLORY).decoded(request, 0)
         assert [result.error_code for result in reply.results] == [CLUSTER_REFUSED, CLUSTER_REFUSED]
-        assert not cluster.broker.broker._view.access.credentials
+        assert not cluster.broker.broker.view.access.credentials
 
     play(tmp_path, script)
 
@@ -416,7 +416,7 @@ def test_regular_expression_of_a_member_finds_no_hidden_topic(tmp_path: Path) ->
         )  # fmt: skip
         assert joined.error_code == 0, joined
         assigned = [bytes(each.topic_id) for each in joined.assignment.topic_partitions]
-        assert assigned == [cluster.broker.broker._view.topics["orders"].topic_id]
+        assert assigned == [cluster.broker.broker.view.topics["orders"].topic_id]
 
     play(tmp_path, script)
 

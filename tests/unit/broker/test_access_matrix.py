@@ -34,6 +34,7 @@ from tests.unit.broker.access_rules import (
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.access import NEEDS
+from ottla.cluster.view import ViewChanges
 from ottla.security.acls import Entry, Operation, Pattern, Permission, ResourceType
 from ottla.testing.raw import read_answer
 from ottla.wire.messages import (
@@ -236,14 +237,15 @@ class Matrix:
 
     def _put_acls(self, principals: Sequence[str], clients: Sequence[tuple[Acl, ...]]) -> None:
         """Replace all ACLs, in the same way as a change in the metadata store does."""
-        view = self._broker.broker._view.access
+        view = self._broker.broker.view.access
         changed: dict[Pattern, set[Entry]] = {pattern: set() for pattern in view.acls}
         for principal, acls in zip(principals, clients, strict=True):
             for acl in acls:
                 entry = Entry(principal, "*", acl.operation, acl.permission)
                 changed.setdefault(Pattern(acl.resource, acl.name), set()).add(entry)
         view.acls = {pattern: frozenset(entries) for pattern, entries in changed.items() if entries}
-        self._broker.broker._apply_access(list(changed))
+        changes = ViewChanges(topics=[], broker_settings=False, brokers=False, controller=False, access=list(changed))
+        self._broker.broker._announce(changes)
 
     async def _send(
         self, shape: Shape, version: int, connections: Sequence[MemoryTransport], clients: Sequence[tuple[Acl, ...]],

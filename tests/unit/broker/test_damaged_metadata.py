@@ -44,7 +44,7 @@ async def live(data: Path, *, topics: int = 0) -> None:
                 config={"retention.ms": "1000"},
             )  # fmt: skip
             assert broker._store is not None
-            await broker._store.multi(ops_create_topic(broker._view, topic))
+            await broker._store.multi(ops_create_topic(broker.view, topic))
     finally:
         await broker.stop()
 

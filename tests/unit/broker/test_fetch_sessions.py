@@ -123,13 +123,13 @@ def test_partition_without_news_is_not_looked_at(fixture: SessionFixture, monkey
     fixture.add(1)
     fixture.open(A, B)
     looked_at: list[int] = []
-    original = fetch_module._read_partition
+    original = fetch_module.read_partition
 
     def count(partition: Partition, *arguments: Any, **fields: Any) -> Any:
         looked_at.append(partition.name.partition)
         return original(partition, *arguments, **fields)
 
-    monkeypatch.setattr(fetch_module, "_read_partition", count)
+    monkeypatch.setattr(fetch_module, "read_partition", count)
     assert fixture.fetch() == {}
     assert looked_at == []
     fixture.write(fixture.partition)

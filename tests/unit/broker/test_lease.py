@@ -243,12 +243,13 @@ def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -
 def test_change_that_arrives_after_the_logs_are_closed_only_changes_the_view() -> None:
     topic = TopicView(name="t", topic_id=bytes(15) + b"x", partitions=(STATE,))
     broker: Any = object.__new__(Broker)
-    broker._view, broker._are_logs_closed = ClusterView(), True
+    broker.parts = SimpleNamespace(metadata=SimpleNamespace(view=ClusterView()))
+    broker._are_logs_closed = True
     broker._changed([
         Changed(topic_path("t"), Node(topic.assignment_json(), 0, 1)),
         Changed(state_path("t"), Node(topic.state_json(), 0, 1)),
     ])  # fmt: skip
-    assert list(broker._view.topics) == ["t"]
+    assert list(broker.view.topics) == ["t"]
 
 
 @pytest.mark.parametrize("completes", [True, False])
@@ -271,7 +272,7 @@ def test_stop_waits_for_syncs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, 
 
     async def main() -> Replicas:
         broker: Any = Broker.__new__(Broker)
-        broker._loop, broker.replicas = asyncio.get_running_loop(), Replicas()
+        broker._env, broker.replicas = SimpleNamespace(loop=asyncio.get_running_loop()), Replicas()
         await broker._complete_writes()
         return cast("Replicas", broker.replicas)
 

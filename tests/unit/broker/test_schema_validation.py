@@ -13,7 +13,7 @@ from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata, make_view,
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.dead_letters import DeadLetters
-from ottla.broker.schema_validation import new_dead_letter_topic
+from ottla.broker.schema_settings import new_dead_letter_topic
 from ottla.client.registry import RegistryUnreachable
 from ottla.log.checkpoints import CLEAN_STOP
 from ottla.model.batch import read_header
@@ -78,7 +78,8 @@ class Fixture:
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
         self.registry = Registry()
-        broker.broker._lookups._connect = lambda _: self.registry  # type: ignore[assignment, return-value]
+        assert broker.broker.parts is not None
+        broker.broker.parts.lookups._connect = lambda _: self.registry  # type: ignore[assignment, return-value]
         self.root = broker.root
 
     async def create(
@@ -116,8 +117,8 @@ class Fixture:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        assert self.broker.broker._produce is not None
-        return {name: count for name, count in self.broker.broker._produce._schemas.records.items() if count}
+        assert self.broker.broker.parts is not None
+        return {name: count for name, count in self.broker.broker.parts.schemas.records.items() if count}
 
 
 def run(
@@ -171,7 +172,7 @@ def test_id_that_is_registered_later_becomes_valid(tmp_path: Path) -> None:
     async def script(fixture: Fixture) -> None:
         assert (await fixture.produce(batch(NINE))).error_code == INVALID_RECORD
         fixture.registry.ids.add(9)
-        fixture.broker.broker._lookups._unknown.clear()
+        fixture.broker.broker.parts.lookups._unknown.clear()
         assert (await fixture.produce(batch(NINE))).error_code == 0
 
     run(tmp_path, script, "reject")
@@ -236,7 +237,7 @@ def test_batch_is_retried_while_the_registry_does_not_answer(tmp_path: Path, act
         result = await fixture.produce(batch(GOOD, sequence=0))
         assert result.error_code == TIMED_OUT
         assert result.error_message == "the records cannot be validated now: no registry"
-        fixture.registry.failure, fixture.broker.broker._lookups._down_until = None, 0.0
+        fixture.registry.failure, fixture.broker.broker.parts.lookups._down_until = None, 0.0
         # A later batch of the same producer must not be appended before the first one.
         assert (await fixture.produce(batch(GOOD, sequence=1))).error_code == OUT_OF_ORDER
         assert (await fixture.produce(batch(GOOD, sequence=0))).base_offset == 0

@@ -46,7 +46,7 @@ def test_salted_password_may_have_any_length_as_in_kafka(tmp_path: Path) -> None
             for length in (1, 10, 32, 64, 200, 5000):
                 salted = bytes([length % 256]) * length
                 assert await upsert(broker, mechanism=mechanism, salted_password=salted) == 0
-                stored = broker.broker._view.access.credentials["alice"][mechanism]
+                stored = broker.broker.view.access.credentials["alice"][mechanism]
                 assert stored == ScramCredential.from_salted(mechanism, b"salt", salted, 4096)
 
     play(tmp_path, script)
@@ -70,6 +70,6 @@ def test_salted_password_may_have_any_length_as_in_kafka(tmp_path: Path) -> None
 def test_other_credentials_are_refused(tmp_path: Path, fields: dict[str, Any], code: ErrorCode) -> None:
     async def script(broker: MemoryBroker) -> None:
         assert await upsert(broker, **fields) == code
-        assert not broker.broker._view.access.credentials
+        assert not broker.broker.view.access.credentials
 
     play(tmp_path, script)

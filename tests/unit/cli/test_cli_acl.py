@@ -70,7 +70,7 @@ def run(server: BrokerThread) -> Iterator[Run]:
         return result
 
     yield run
-    view: Any = server.broker._view.access
+    view: Any = server.broker.view.access
     for kind, name, pattern_type in list(view.acls):
         names = [] if kind is ResourceType.CLUSTER else [name]
         option = f"--{kind.name.lower().replace('_', '-')}"
@@ -177,7 +177,7 @@ def test_flags_that_make_no_acl_are_rejected(run: Run, words: list[str], reason:
 
 def test_user_that_is_added_can_log_in_with_the_password(run: Run, server: BrokerThread) -> None:
     run("user", "add", "alice", text="correct horse\n")
-    view: Any = server.broker._view.access
+    view: Any = server.broker.view.access
     for mechanism in Mechanism:
         credential = view.credentials["alice"][mechanism]
         assert credential.is_password(mechanism, "correct horse")
@@ -199,7 +199,7 @@ def test_password_comes_from_a_file_that_only_its_owner_can_read(
     assert "chmod 600" in refused.output and "first line" not in refused.output
     path.chmod(0o600)
     run("user", "add", "bob", "--password-file", str(path), "--mechanism", "SCRAM-SHA-512", "--iterations", "4096")
-    view: Any = server.broker._view.access
+    view: Any = server.broker.view.access
     assert list(view.credentials["bob"]) == [Mechanism.SCRAM_SHA_512]
     assert view.credentials["bob"][Mechanism.SCRAM_SHA_512].is_password(Mechanism.SCRAM_SHA_512, "first line")
 

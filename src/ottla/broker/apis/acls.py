@@ -12,7 +12,7 @@ from ottla.broker.request import RequestContext
 from ottla.cluster.access_nodes import LITERAL_ACLS, acl_path, acls_json
 from ottla.cluster.schema import count_change
 from ottla.cluster.store import Check, Create, Delete, Op, Put
-from ottla.cluster.view import ClusterView
+from ottla.cluster.view import ClusterView, ViewChanges
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.security.acls import (
     CLUSTER_NAME,
@@ -58,6 +58,12 @@ class AclApis(Component):
             30: ServedApi(1, 3, self.create_acls),
             31: ServedApi(1, 3, self.delete_acls),
         }
+
+    def on_view(self, changes: ViewChanges) -> None:
+        if (authorizer := self._access.authorizer) is not None:
+            for about in changes.access:
+                if isinstance(about, Pattern):
+                    authorizer.put(about, self._metadata.view.access.acls.get(about, ()))
 
     def describe_acls(self, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
         """DescribeAcls (29) v1-v3. v1 patterns. v2 flexible."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.request import RequestContext
-from ottla.broker.schema_validation import check_validation
+from ottla.broker.schema_settings import check_validation
 from ottla.cluster.controller import check_topic_name, check_topics, put_state
 from ottla.cluster.leadership import set_min_isr
 from ottla.cluster.schema import (

@@ -36,9 +36,10 @@ it is in sync. Consumers without a rack are sent to the leader, except kafka-rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ottla.broker.access import Access
+from ottla.broker.apis.fetch_rows import FetchRow, fill_reply, read_partition
 from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.follower_fetches import diverging, note_fetch
@@ -54,37 +55,29 @@ from ottla.broker.sessions import (
     random_ids,
 )
 from ottla.broker.throttling import Throttling
+from ottla.cluster.view import ViewChanges
 from ottla.env.deferred import Deferred
 from ottla.env.timers import Expiring, TimerWheel
-from ottla.log.segment import FileRegion
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, Refused
 from ottla.model.settings_broker import RACK_AWARE, RACK_AWARE_CLASS
 from ottla.model.types import FrameBuffer
-from ottla.net.connection import Connection, Part, Slot
+from ottla.net.connection import Connection, Slot
 from ottla.replica.manager import ReplicaManager
 from ottla.replica.partition import Partition
 from ottla.replica.throttle import ReplicationQuota
-from ottla.security.acls import ResourceType
+from ottla.security.acls import Pattern, ResourceType
 from ottla.wire.fetch import (
     LEADERS_FROM,
-    SYNC_WANTED,
     TOPIC_IDS_FROM,
-    FetchPartition,
     FetchRequest,
     ReplyShape,
-    frame_start,
     parse_fetch,
     reply_shape,
 )
-from ottla.wire.leader_hints import LeaderHint, reply_tags
 
 _FETCH = 1
 #: errors after which a client looks for the leader
 _LEADER_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-#: a region up to this size is read into the reply; a larger one is sent from its file
-_INLINE_BYTES_MAX = 64 << 10
-#: bytes of records that one reply may hold in memory; further small regions are sent from their files too
-_INLINE_TOTAL_BYTES_MAX = 1 << 20
 #: a fetch of so few partitions is never deferred
 _FEW_PARTITIONS = 10
 #: an incremental fetch that has something to report stops after this many partitions; the next one continues
@@ -147,6 +140,13 @@ class FetchApi(Component):
 
     def apis(self) -> Mapping[int, ServedApi]:
         return {_FETCH: ServedApi(4, 18)}
+
+    def on_view(self, changes: ViewChanges) -> None:
+        if any(isinstance(about, Pattern) for about in changes.access):
+            self.access_changed()
+
+    async def complete_requests(self) -> None:
+        self.answer_all()
 
     @property
     def parked(self) -> int:
@@ -501,11 +501,11 @@ class Fetch:
         by_id, read_committed = self._shape.topic_ids, self._request.read_committed
         or_follows = self._may_read_from_follower
         is_checked = self._api.access.authorizer is not None and not self.is_replica
-        read_partition = _read_partition
+        read_one = read_partition
         if self._request.replica_id >= 0:
-            read_partition = self._read_for_replica
+            read_one = self._read_for_replica
         elif self._request.rack and self._api.is_rack_aware:
-            read_partition = self._read_or_redirect
+            read_one = self._read_or_redirect
         for wanted in self._partitions_to_look_at():
             if len(reads) >= _PARTITIONS_READ_MAX and self._news_only:  # noqa: SIM102
                 if is_urgent or (total and (is_last or total >= self._min_bytes)):
@@ -514,7 +514,7 @@ class Fetch:
                 if is_checked:
                     self._api.check_access(self._slot.connection, wanted, by_id)
                 partition = self._api.find(wanted, by_id, or_follows)
-                read = read_partition(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
+                read = read_one(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
                 read = self._read_failed(wanted, error.code)
                 if isinstance(error, OffsetOutOfRange):
@@ -545,7 +545,7 @@ class Fetch:
         if partition.has_committed_in_epoch:
             closest = self._api.closest_replica(partition, self._request.rack, self._slot.connection.listener, offset)
         if closest == NO_REPLICA:
-            return _read_partition(partition, wanted, left, at_least_one=at_least_one, read_committed=read_committed)
+            return read_partition(partition, wanted, left, at_least_one=at_least_one, read_committed=read_committed)
         read = FetchRow(wanted)
         read.high_watermark, read.last_stable_offset = partition.high_watermark, partition.last_stable_offset
         read.log_start_offset = partition.log.log_start_offset
@@ -635,165 +635,3 @@ class Fetch:
             elif size_bytes or read.error_code:
                 session.move_to_end(wanted)
         return kept
-
-
-class FetchRow:
-    """The row of one partition in a reply."""
-
-    __slots__ = (
-        "aborted", "at_end_of", "diverging", "error_code", "has_tags", "high_watermark", "is_throttled",
-        "is_urgent", "last_stable_offset", "leader", "log_start_offset", "preferred_replica", "region", "wanted",
-        "wants_sync",
-    )  # fmt: skip
-
-    def __init__(self, wanted: FetchedPartition, error_code: int = 0) -> None:
-        self.wanted = wanted
-        self.error_code = error_code
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        #: (producer id, first offset) of aborted transactions; None for read_uncommitted
-        self.aborted: list[tuple[int, int]] | None = None
-        self.region: FileRegion | None = None
-        #: the partition, if the fetch offset is at the end of what this reader may read
-        self.at_end_of: Partition | None = None
-        #: epoch and end offset of the common history, if the log of the reader diverges from ours
-        self.diverging: tuple[int, int] | None = None
-        #: the replica that the consumer should read from instead
-        self.preferred_replica = NO_REPLICA
-        #: whether it must be sent although there is no error and there are no records
-        self.is_urgent = False
-        #: whether there are tagged fields behind the records; only then are the next two set, or ``diverging``
-        self.has_tags = False
-        #: for a follower: a writer waits until these records are synced
-        self.wants_sync = False
-        #: for a follower: the records count as those of a throttled replica
-        self.is_throttled = False
-        #: the leader, for a consumer that looks for it
-        self.leader: LeaderHint | None = None
-
-    def note_diverging(self, diverging: tuple[int, int] | None) -> None:
-        """Let the row name the end of the common history, unless the log of the reader does not diverge."""
-        self.diverging = diverging
-        if diverging is not None:
-            self.is_urgent = self.has_tags = True
-
-
-def _read_partition(
-    partition: Partition, wanted: FetchedPartition, left: int, *, at_least_one: bool, read_committed: bool
-) -> FetchRow:
-    request = wanted.request
-    log = partition.log
-    read = FetchRow(wanted)
-    if partition.high_watermark < partition.epoch_start_offset:
-        return _read_from_new_leader(partition, request, read, left, at_least_one, read_committed)
-    read.high_watermark = partition.high_watermark
-    read.last_stable_offset = partition.last_stable_offset
-    read.log_start_offset = log.log_start_offset
-    if request.last_fetched_epoch >= 0:
-        read.note_diverging(diverging(partition, request))
-        if read.diverging is not None:
-            return read
-    if read_committed:
-        read.aborted = []
-    size_bytes_max = min(request.size_bytes_max, left)
-    if size_bytes_max <= 0 and not at_least_one:
-        return read
-    end_offset = read.last_stable_offset if read_committed else read.high_watermark
-    read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
-    if read.region is None:
-        if request.fetch_offset >= end_offset:
-            read.at_end_of = partition
-    elif read_committed:
-        read.aborted = log.aborted_within(request.fetch_offset, read.region, end_offset)
-    return read
-
-
-def _read_from_new_leader(
-    partition: Partition, request: FetchPartition, read: FetchRow, left: int, at_least_one: bool, read_committed: bool
-) -> FetchRow:
-    """Read for a consumer while this leader has not yet committed in its own epoch.
-
-    Consumers of the earlier leader may know a higher high watermark. So they are sent none, which clients ignore: some
-    would report the end of the partition too early. Records below the known one are committed and are sent; without
-    enough in-sync replicas this may last long. A transaction that looks committed may not be: its marker can be above
-    the high watermark, and the log forgets these markers at a restart. So read_committed consumers wait.
-    """
-    log = partition.log
-    read.log_start_offset = log.log_start_offset
-    read.note_diverging(diverging(partition, request))
-    if read.diverging is not None:
-        return read
-    end_offset = log.log_start_offset if read_committed else partition.high_watermark
-    if read_committed:
-        read.aborted = []
-    size_bytes_max = min(request.size_bytes_max, left)
-    if size_bytes_max > 0 or at_least_one:
-        read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
-        if read.region is None:
-            read.at_end_of = partition
-    return read
-
-
-def fill_reply(
-    slot: Slot, correlation_id: int, start: bytes, reads: list[FetchRow], shape: ReplyShape, hints: LeaderHints
-) -> int:
-    """Build the reply and fill the slot with it. Return the bytes of records in it."""
-    parts: list[Part] = []
-    out: list[bytes] = [start]
-    leaders: list[LeaderHint] = []
-    size = records_bytes = inlined = 0
-    topics = list(_by_topic(reads)) if len(reads) > 1 else [(reads[0].wanted.topic, reads)] if reads else []
-    out.append(shape.count(len(topics)))
-    for topic, its_reads in topics:
-        out.append(shape.topic(topic))
-        out.append(shape.count(len(its_reads)))
-        for read in its_reads:
-            region = read.region
-            length = region.size_bytes if region is not None else 0
-            out.append(
-                shape.partition_start(
-                    read.wanted.number, read.error_code, read.high_watermark, read.last_stable_offset,
-                    read.log_start_offset, length, read.aborted, read.preferred_replica,
-                )
-            )  # fmt: skip
-            if region is not None:
-                records_bytes += length
-                if length <= _INLINE_BYTES_MAX and inlined < _INLINE_TOTAL_BYTES_MAX:
-                    inlined += length
-                    out.append(region.read())
-                else:
-                    parts.append(b"".join(out))
-                    parts.append(region)
-                    size += len(parts[-2]) + length  # type: ignore[arg-type]
-                    out = []
-            if not read.has_tags:
-                out.append(shape.partition_tail)
-                continue
-            out.append(SYNC_WANTED if read.wants_sync else shape.partition_end(read.diverging, read.leader))
-            if read.leader is not None:
-                leaders.append(read.leader)
-        out.append(shape.partition_tail)
-    out.append(reply_tags(hints.addresses(leaders, slot.connection)) if leaders else shape.partition_tail)
-    last = b"".join(out)
-    head = frame_start(correlation_id, size + len(last))
-    if parts:
-        parts.append(last)
-        first = parts.pop(0)
-        assert isinstance(first, bytes)
-        slot.fill(head + first, parts)
-    else:
-        slot.fill(head + last)
-    return records_bytes
-
-
-def _by_topic(reads: list[FetchRow]) -> Iterator[tuple[bytes, list[FetchRow]]]:
-    """Group adjacent rows of the same topic into one entry."""
-    group: list[FetchRow] = []
-    for read in reads:
-        if group and group[0].wanted.topic != read.wanted.topic:
-            yield group[0].wanted.topic, group
-            group = []
-        group.append(read)
-    if group:
-        yield group[0].wanted.topic, group

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.broker.apis.fetch import Fetch, FetchApi, FetchRow, fill_reply
+from ottla.broker.apis.fetch import Fetch, FetchApi
+from ottla.broker.apis.fetch_rows import FetchRow, fill_reply
 from ottla.broker.sessions import FetchedPartition, FetchSession
 from ottla.broker.throttling import with_throttle_time
 from ottla.model.types import FrameBuffer

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.request import RequestContext
-from ottla.broker.schema_validation import check_validation
+from ottla.broker.schema_settings import check_validation
 from ottla.broker.throttling import UNCOUNTED, Usage
 from ottla.cluster.controller import (
     PARTITIONS_PER_CALL_MAX,

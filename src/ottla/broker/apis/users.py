@@ -10,10 +10,11 @@ from typing import Any
 from ottla.broker.cluster_metadata import ClusterMetadata
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.request import RequestContext
+from ottla.broker.throttling import Throttling
 from ottla.cluster.access_nodes import CLIENTS, IPS, USERS, credentials_in, entity_path, quotas_in, sanitize
 from ottla.cluster.schema import config_json
 from ottla.cluster.store import Check, Create, Op, Put
-from ottla.cluster.view import ClusterView
+from ottla.cluster.view import ClusterView, ViewChanges
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.security.principals import is_name
 from ottla.security.quotas import DEFAULT, Entity, Quota, is_address
@@ -67,8 +68,9 @@ _FRACTION_MAX = 1e-6
 class UserApis(Component):
     """The APIs of users and quotas."""
 
-    def __init__(self, *, metadata: ClusterMetadata) -> None:
+    def __init__(self, *, metadata: ClusterMetadata, throttling: Throttling) -> None:
         self._metadata = metadata
+        self._throttling = throttling
 
     def apis(self) -> Mapping[int, ServedApi]:
         return {
@@ -77,6 +79,11 @@ class UserApis(Component):
             50: ServedApi(0, 0, self.describe_user_scram_credentials, large_reply=True),
             51: ServedApi(0, 0, self.alter_user_scram_credentials),
         }
+
+    def on_view(self, changes: ViewChanges) -> None:
+        for about in changes.access:
+            if isinstance(about, Entity):
+                self._throttling.put(about, quotas_in(self._metadata.view.access.configs.get(about, {})))
 
     # -- SCRAM --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,44 @@
+"""What surrounds a broker: the event loop, the clock, the disk, the network and threads. A simulation has its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ottla.env.clock import Clock
+from ottla.env.deferred import Deferred
+from ottla.env.disk import Disk
+from ottla.env.tasks import Tasks, Threads
+from ottla.env.timers import TimerWheel
+from ottla.net.network import Network
+
+
+@dataclass(slots=True, kw_only=True)
+class Environment:
+    """The surroundings of one broker, and what its components share for their work in them."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    disk: Disk
+    network: Network
+    threads: Threads
+    random_bytes: Callable[[int], bytes]
+    #: tells the garbage collector that the objects of now live until the end
+    freeze: Callable[[], None]
+    #: background work of the components; the broker stops it
+    tasks: Tasks = field(default_factory=Tasks)
+    wheel: TimerWheel = field(init=False)
+    deferred: Deferred = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wheel = TimerWheel(self.loop)
+        self.deferred = Deferred(self.loop, self.clock.monotonic)
+
+    def new_id(self) -> bytes:
+        """Return 16 random bytes."""
+        return self.random_bytes(16)
+
+    def new_name(self) -> str:
+        """Return a random name for a file or a folder."""
+        return self.random_bytes(16).hex()
