@@ -9,11 +9,13 @@ for this.
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from sim_checks import CHECKS
@@ -274,8 +276,20 @@ class Planted:
             setattr(owner, name, original)
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
-        self._replaced.append((owner, name, owner.__dict__[name]))
+        original = owner.__dict__[name]
+        if isinstance(original, FunctionType) and callable(new):
+            _check_parameters(original, new)
+        self._replaced.append((owner, name, original))
         setattr(owner, name, new)
+
+
+def _check_parameters(original: FunctionType, new: Callable[..., Any]) -> None:
+    """Raise TypeError if ``new`` cannot be called as ``original`` is: the seed would find that, not the planted bug."""
+    kinds = inspect.Parameter
+    named = [each for each in inspect.signature(original).parameters.values() if each.default is kinds.empty]
+    given = [each for each in named if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    options = [each.name for each in named if each.kind is kinds.KEYWORD_ONLY]
+    inspect.signature(new).bind(*given, **dict.fromkeys(options))
 
 
 class Found(NamedTuple):

@@ -61,7 +61,7 @@ def kip_101(replace: Replace) -> None:
 def kip_903(replace: Replace) -> None:
     """A broker that starts after an unclean stop does not say so, and stays in the ISR without its lost records."""
 
-    async def mark_unclean(self: Membership, unclean: Mapping[TopicPartition, LogEnd]) -> None:
+    async def mark_unclean(self: Membership, unclean: Mapping[TopicPartition, LogEnd], never_stored: object) -> None:
         return
 
     replace(Membership, "_mark_unclean", mark_unclean)
