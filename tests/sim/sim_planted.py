@@ -257,6 +257,8 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
 OF_ONE_LOG = {"sync-covers-truncated-bytes", *(each.__name__.replace("_", "-") for each in LOG_PLANTED)}
 #: the bugs that need three brokers
 OF_A_CLUSTER = {*CLUSTER_PLANTED, *(each.__name__.replace("_", "-") for each in STORE_PLANTED)}
+#: how many times as many seeds the bugs need whose situations are rare
+RARE = {"kip-380": 4}
 #: the bugs that need another profile than the general one
 PROFILE_OF = {each.__name__.replace("_", "-"): "topic names" for each in TOPIC_NAMES_PLANTED}
 
@@ -329,7 +331,7 @@ class Job(NamedTuple):
 def jobs_for(names: Sequence[str], seeds: int) -> list[Job]:
     """Return the jobs for these names of checks and bugs; all of them without names."""
     jobs = [Job(bug, check, seeds) for check, bug in CHECKS.items()]
-    jobs += [Job(bug, "", seeds) for bug in PLANTED if bug not in CHECKS.values()]
+    jobs += [Job(bug, "", seeds * RARE.get(bug, 1)) for bug in PLANTED if bug not in CHECKS.values()]
     return [job for job in jobs if not names or job.check in names or job.bug in names]
 
 
