@@ -14,6 +14,7 @@ import ottla.cluster.election as election_module
 import ottla.cluster.leadership as leadership_module
 import ottla.log.replication as replication_module
 import ottla.log.store as log_store_module
+import ottla.log.truncation as truncation_module
 from ottla.broker.membership import Membership
 from ottla.cluster.election import Controller
 from ottla.cluster.leadership import ops_elect
@@ -22,6 +23,7 @@ from ottla.cluster.store import Check, Create, Delete
 from ottla.cluster.view import NO_LEADER, PartitionView
 from ottla.log.folders import Owner
 from ottla.log.log import Log
+from ottla.log.truncation import Truncation
 from ottla.model.batch import CRC_FROM, PREFIX_BYTES, read_header
 from ottla.model.types import TopicPartition
 from ottla.replica.manager import ReplicaManager
@@ -186,13 +188,14 @@ def follower_notes_the_last_epoch_only(replace: Replace) -> None:
 
 def truncation_moves_the_log_start(replace: Replace) -> None:
     """After a truncation the log starts with its first segment, although records of the segment were deleted."""
-    original = Log.truncate_to
+    original = truncation_module.begin
 
-    def truncate_to(self: Log, offset: int) -> None:
-        original(self, offset)
-        self.log_start_offset = min(self.log_start_offset, self.segments[0].base_offset)
+    def begin(planned: Truncation) -> None:
+        original(planned)
+        of = planned.log
+        of.log_start_offset = min(of.log_start_offset, of.segments[0].base_offset)
 
-    replace(Log, "truncate_to", truncate_to)
+    replace(truncation_module, "begin", begin)
 
 
 def follower_changes_sealed_batches(replace: Replace) -> None:
