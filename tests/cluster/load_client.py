@@ -29,6 +29,7 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -178,7 +179,7 @@ def _run_member(options: argparse.Namespace, settings: dict[str, Any], number: i
     due = time.monotonic()
     has_read = False
     while not _stopping.is_set():
-        for message in member.consume(500, 0.05):
+        for message in _poll_many(member):
             # An error of the poll itself is an event that the client handles by retrying.
             if message.error() is None:
                 _print(f"consumed {message.partition()} {message.offset()}")
@@ -188,6 +189,19 @@ def _run_member(options: argparse.Namespace, settings: dict[str, Any], number: i
             has_read = not _commit(member)
             due = time.monotonic() + _COMMIT_S
     member.close()
+
+
+def _poll_many(member: Consumer) -> Iterator[Message]:
+    """Yield what a member has received. consume() of librdkafka 2.16 can deadlock after a change of leaders.
+
+    It locks a partition while it holds the lock of its queue. The handler of OffsetForLeaderEpoch, which runs then,
+    locks them in the other order.
+    """
+    for number in range(500):
+        message = member.poll(0 if number else 0.05)
+        if message is None:
+            return
+        yield message
 
 
 def _commit(member: Consumer) -> bool:
