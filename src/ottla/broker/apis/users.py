@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ottla.broker.cluster_metadata import ClusterMetadata
@@ -117,31 +117,32 @@ class UserApis(Component):
     ) -> AlterUserScramCredentialsResponse:
         """AlterUserScramCredentials (51) v0. The changes of one user are all made, or none."""
         rows: list[Any] = [*request.deletions, *request.upsertions]
-        names = list(dict.fromkeys(row.name for row in rows))
-        counts = Counter((row.name, row.mechanism) for row in rows)
+        # By name, once: for each name a look at all rows would take seconds for a large request.
+        mechanisms: dict[str, list[int]] = {}
+        for row in rows:
+            mechanisms.setdefault(row.name, []).append(row.mechanism)
+        deletions, upsertions = _by_name(request.deletions), _by_name(request.upsertions)
         results = []
-        for name in names:
+        for name, changed in mechanisms.items():
             result = AlterUserScramCredentialsResult(user=name, error_message=None)
             try:
                 if not context.may_cluster():
                     raise Refused(_REFUSED)
-                if any(count > 1 for (user, _), count in counts.items() if user == name):
+                if len(set(changed)) < len(changed):
                     raise Refused(ErrorCode.DUPLICATE_RESOURCE, "the request changes a credential more than once")
-                await self._alter_user(request, name)
+                await self._alter_user(name, deletions.get(name, ()), upsertions.get(name, ()))
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, str(error) or None
             results.append(result)
         return AlterUserScramCredentialsResponse(results=results)
 
-    async def _alter_user(self, request: AlterUserScramCredentialsRequest, name: str) -> None:
+    async def _alter_user(self, name: str, deletions: Sequence[Any], upsertions: Sequence[Any]) -> None:
         if not is_name(name) or len(name) > _NAME_CHARS_MAX:
             text = f"the name of a user has 1 to {_NAME_CHARS_MAX} characters, and no control characters"
             raise Refused(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-        deleted = [_mechanism(row.mechanism) for row in request.deletions if row.name == name]
+        deleted = [_mechanism(row.mechanism) for row in deletions]
         changed: dict[str, str] = {}
-        for row in request.upsertions:
-            if row.name != name:
-                continue
+        for row in upsertions:
             mechanism = _mechanism(row.mechanism)
             if not ITERATIONS_MIN <= row.iterations <= ITERATIONS_MAX:
                 text = f"iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
@@ -335,3 +336,10 @@ def _missing_parents(view: ClusterView, entity: Entity) -> list[Op]:
     user = f"{USERS}/{sanitize(entity.user)}"
     values = {user: config_json({}), f"{user}/clients": b""}
     return [Create(path, value) for path, value in values.items() if path not in view.versions]
+
+
+def _by_name(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
+    return found
