@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from ottla.broker.broker import Broker
@@ -26,4 +27,6 @@ def served_apis() -> dict[int, ServedApi]:
             finally:
                 await broker.stop()
 
-    return asyncio.run(run())
+    # In a thread of its own, because the caller may be a coroutine: a thread can run only one event loop.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()

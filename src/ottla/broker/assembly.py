@@ -92,7 +92,7 @@ def build(
         membership.before_replies()
 
     def is_lease_over() -> bool:
-        return membership.is_lease_over_now()
+        return membership.is_lease_over()
 
     log_moves = _log_moves(environment, metadata, replicas)
     topics = TopicApis(

@@ -219,8 +219,7 @@ class Broker:
             monotonic=env.clock.monotonic,
         ).run()
         self._components = parts.components
-        ends = [each.before_replies for each in reversed(parts.components) if _ends_turns(each)]
-        self._turn_ends = ends
+        self._turn_ends = [each.before_replies for each in reversed(parts.components) if _ends_turns(each)]
         metadata.view = ClusterView()
         listening.apply_limits()
         parts.lookups.configure(metadata.settings)

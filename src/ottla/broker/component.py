@@ -1,14 +1,15 @@
 """What a part of the broker is: a feature with its APIs, its periodic work and its end.
 
-`broker.py` creates the components, each with the others that it needs, and then treats all of them alike. It calls
+`assembly.py` creates the components, each with the others that it needs, and `broker.py` treats all of them alike. It
+calls
 
     apis               once, for the table of `dispatch.py`
-    on_view            after every change of the metadata, in the order of the list in `broker.py`
+    on_view            after every change of the metadata, in the order of the list in `assembly.py`
     start              when clients can connect
     before_replies     at the end of every turn, before anything is acknowledged, in the reverse order of the list;
                        only if it is overridden
     tick               once a second
-    complete_requests  when the broker stops: answer the requests that wait
+    complete_requests  when the broker stops, in the reverse order of the list: answer the requests that wait
     stop               when no request is in progress any more, in the reverse order of the list
 
 A component overrides what it needs. To add a feature, write a package with a component, and add it to the list.

@@ -24,7 +24,7 @@ class Environment:
     network: Network
     threads: Threads
     random_bytes: Callable[[int], bytes]
-    #: tells the garbage collector that the objects of now live until the end
+    #: exempts the objects that exist now from garbage collection
     freeze: Callable[[], None]
     #: background work of the components; the broker stops it
     tasks: Tasks = field(default_factory=Tasks)

@@ -284,8 +284,8 @@ class Membership(Component):
                 runs.setdefault(name.topic, {})[name.partition] = directory.run
         _report_unclean(unclean)
         lost_synced = {name for name, its_log in self._log_store.logs.items() if its_log.lost_synced}
-        destroyed = numbers_by_topic(lost_synced | self._log_store.lost)
-        never = numbers_by_topic(never_stored)
+        destroyed = _numbers_by_topic(lost_synced | self._log_store.lost)
+        never = _numbers_by_topic(never_stored)
         opened = {name: topic.topic_id for name, topic in self._metadata.view.topics.items()}
 
         def mark(topic: TopicView) -> TopicView | None:
@@ -470,11 +470,6 @@ class Membership(Component):
             return False
         return self.registration.epoch >= 0 and self._clock.since_boot() < self.registration.lease.until
 
-    @property
-    def is_lease_over(self) -> bool:
-        """Return whether others may have been elected in the place of this broker, as of the last ``check_lease``."""
-        return self._is_lease_over
-
     def before_replies(self) -> None:
         """Stop to lead and to coordinate if this process was paused for longer than its lease.
 
@@ -483,7 +478,7 @@ class Membership(Component):
         if self._session_s is not None:
             self.check_lease(self._clock.since_boot())
 
-    def is_lease_over_now(self) -> bool:
+    def is_lease_over(self) -> bool:
         """Return whether others may have been elected in the place of this broker."""
         self.before_replies()
         return self._is_lease_over
@@ -638,7 +633,7 @@ class Membership(Component):
         await self.registration.end()
 
 
-def numbers_by_topic(names: Iterable[TopicPartition]) -> dict[str, set[int]]:
+def _numbers_by_topic(names: Iterable[TopicPartition]) -> dict[str, set[int]]:
     """Return the numbers of partitions by their topics."""
     numbers: dict[str, set[int]] = {}
     for name in names:

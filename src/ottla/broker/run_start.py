@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from ottla.broker.membership import Membership
 from ottla.broker.seen_metadata import SeenMetadata
 from ottla.broker.served_partitions import ServedPartitions
 from ottla.cluster.controller import ops_bump_leader_epochs, put_state
-from ottla.cluster.decide import decide_and_write
 from ottla.cluster.registration import dirs_of_last_run
 from ottla.cluster.schema import BROKER_DEFAULT, CLUSTER_SECRET, broker_config_path, registered_path, topic_of
 from ottla.cluster.store import Changed, MalformedNode, Op, in_multis
@@ -109,7 +107,7 @@ class RunStart:
 
     async def _bump_leader_epochs(self) -> None:
         """Increase the leader epochs of the partitions that this broker leads, 100 topics at a time."""
-        store, view, own = self._metadata.store, self._metadata.view, self._metadata.broker_id
+        view, own = self._metadata.view, self._metadata.broker_id
         led = [topic for topic in view.topics.values() if topic.is_led_by(own)]
         for multi in in_multis(put_state(view, topic) for topic in led):
             topics = [topic_of(op.path) for op in multi]
@@ -117,4 +115,4 @@ class RunStart:
             def decide(view: ClusterView, topics: list[str] = topics) -> tuple[list[Op], None]:
                 return ops_bump_leader_epochs(view, topics, own), None
 
-            await decide_and_write(store, view, decide, turn=asyncio.Lock(), watched=False)
+            await self._metadata.write(decide, watched=False)

@@ -45,9 +45,8 @@ def check_state_size(view: ClusterView, topic: TopicView) -> None:
     """Raise PolicyViolation if the state of a topic could become too large for the metadata store."""
     if len(view.registered) < 2 and topic.replication_factor == 1:
         return  # a broker that is alone marks no logs
-    count = len(topic.partitions)
-    largest = max((_largest(partition) for partition in topic.partitions[:1]), default=0)
-    if count * largest > _STATE_BYTES_MAX:
+    largest = _largest(max(topic.partitions, key=lambda partition: max(partition.replicas)))
+    if len(topic.partitions) * largest > _STATE_BYTES_MAX:
         raise PolicyViolation(
             f"a topic with {len(topic.partitions[0].replicas)} replicas may have {_STATE_BYTES_MAX // largest} "
             "partitions at most: the metadata store keeps the state of all partitions of a topic in one node"

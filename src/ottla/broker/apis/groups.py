@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ from ottla.coordinator.group_runtime import GroupRuntime
 from ottla.coordinator.offsets import refuse_commit, refused_topics
 from ottla.coordinator.outcome import Client
 from ottla.coordinator.pending_reply import PendingReply, Unstored
-from ottla.env.log_limit import LogLimit
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.features import GROUP_VERSION
 from ottla.security.acls import ResourceType
@@ -49,9 +47,6 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-
-log = logging.getLogger(__name__)
-log.addFilter(LogLimit())
 
 Answer = Message | Awaitable[Message]
 

@@ -116,21 +116,17 @@ class UserApis(Component):
         self, request: AlterUserScramCredentialsRequest, context: RequestContext
     ) -> AlterUserScramCredentialsResponse:
         """AlterUserScramCredentials (51) v0. The changes of one user are all made, or none."""
-        rows: list[Any] = [*request.deletions, *request.upsertions]
-        # By name, once: for each name a look at all rows would take seconds for a large request.
-        mechanisms: dict[str, list[int]] = {}
-        for row in rows:
-            mechanisms.setdefault(row.name, []).append(row.mechanism)
         deletions, upsertions = _by_name(request.deletions), _by_name(request.upsertions)
         results = []
-        for name, changed in mechanisms.items():
+        for name in {**deletions, **upsertions}:
+            deleted, upserted = deletions.get(name, []), upsertions.get(name, [])
             result = AlterUserScramCredentialsResult(user=name, error_message=None)
             try:
                 if not context.may_cluster():
                     raise Refused(_REFUSED)
-                if len(set(changed)) < len(changed):
+                if len({row.mechanism for row in (*deleted, *upserted)}) < len(deleted) + len(upserted):
                     raise Refused(ErrorCode.DUPLICATE_RESOURCE, "the request changes a credential more than once")
-                await self._alter_user(name, deletions.get(name, ()), upsertions.get(name, ()))
+                await self._alter_user(name, deleted, upserted)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, str(error) or None
             results.append(result)
@@ -339,6 +335,7 @@ def _missing_parents(view: ClusterView, entity: Entity) -> list[Op]:
 
 
 def _by_name(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return the rows of each user. To look at all rows for each of thousands of users would take seconds."""
     found: dict[str, list[Any]] = {}
     for row in rows:
         found.setdefault(row.name, []).append(row)
