@@ -28,7 +28,7 @@ import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from ottla.broker.peer_logins import Peers
+from ottla.broker.access.peer_logins import Peers
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 from ottla.net.client import BrokerClients

@@ -68,7 +68,7 @@ def test_package_says_what_it_is(package: Path) -> None:
 
 
 #: the packages of the broker, which run in the simulation
-SIMULATED = ("model", "wire", "env", "net", "log", "replica", "cluster", "coordinator", "broker")
+SIMULATED = ("model", "wire", "env", "net", "log", "broker")
 #: the modules of these packages that may reach the operating system, and what they may use
 OS_ACCESS: dict[str, set[str]] = {
     # Implementations that the simulation replaces.
@@ -77,18 +77,18 @@ OS_ACCESS: dict[str, set[str]] = {
     "env/tasks.py": {"concurrent.futures", "threading", "time"},
     "net/network.py": {"create_connection", "create_server", "os", "resource", "socket"},
     "net/peers.py": {"add_reader", "select"},
-    "cluster/embedded.py": {"concurrent.futures", "os", "run_in_executor", "sqlite3"},
-    "cluster/zookeeper_connection.py": {"create_connection", "run_in_executor", "ssl"},  # and the thread of kazoo
+    "broker/metadata/embedded.py": {"concurrent.futures", "os", "run_in_executor", "sqlite3"},
+    # kazoo has a thread too.
+    "broker/metadata/zookeeper/connection.py": {"create_connection", "run_in_executor", "ssl"},
     "broker/broker.py": {"os"},  # urandom is the default of an argument
     # The event loop of the simulation has its own run_in_executor.
-    "broker/apis/offsets.py": {"run_in_executor"},
-    "broker/authentication.py": {"run_in_executor"},
+    "broker/partitions/offset_apis.py": {"run_in_executor"},
+    "broker/access/authentication.py": {"run_in_executor"},
     # Encryption and the keys for logins; the listeners of a simulation have neither.
-    "broker/listeners.py": {"run_in_executor", "secrets", "ssl"},
-    "broker/peer_logins.py": {"random", "run_in_executor", "threading"},
+    "broker/access/listener_security.py": {"run_in_executor", "secrets", "ssl"},
+    "broker/access/peer_logins.py": {"random", "run_in_executor", "threading"},
     "net/client.py": {"ssl"},
     "net/tls.py": {"ssl"},
-    # A generator with a fixed seed.
     # Locks that the event loop and a thread share; a simulation has one thread.
     "log/log_starts.py": {"threading"},
     "log/segment.py": {"threading"},
@@ -98,7 +98,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "log/opener.py": {"concurrent.futures", "subprocess", "threading"},
     "log/opener_process.py": {"os"},
     # The metrics page and the start of the process, which are no part of a simulation.
-    "broker/group_metrics.py": {"asyncio.to_thread", "time"},
+    "broker/coordination/metrics.py": {"asyncio.to_thread", "time"},
     "broker/main.py": {"add_reader", "signal"},
     "env/collector.py": {"time"},
     "env/connections.py": {"asyncio.start_server"},
@@ -169,7 +169,7 @@ SERVICES = (*SIMULATED, "client", "registry", "rest", "security", "web")
 OWN_TASKS = {
     "env/tasks.py": "reports the exceptions of all others",
     "env/connections.py": "reports the exception of a connection",
-    "broker/peer_logins.py": "the thread of one request, which completes the future of those that wait",
+    "broker/access/peer_logins.py": "the thread of one request, which completes the future of those that wait",
     "registry/exporters_run.py": "the thread of one request, which hands its exception to those that wait",
     "registry/service.py": "the records that the reader delivers; a failure ends the process",
     "security/web_documents.py": "a timer that closes a socket",
@@ -242,7 +242,7 @@ def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     names = {
         name
-        for path in ("broker/metrics.py", "broker/group_metrics.py", "env/metrics.py", "web/metrics.py")
+        for path in ("broker/metrics.py", "broker/coordination/metrics.py", "env/metrics.py", "web/metrics.py")
         for name in re.findall(r'"(ottla_\w+)"', (SOURCE / path).read_text())
     }
     assert names

@@ -17,10 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: every produce and fetch passes through these; classes that inherit from theirs must be compiled, too
 HOT_MODULES = (
-    "ottla/broker/apis/fetch.py",
-    "ottla/broker/apis/fetch_counted.py",
-    "ottla/broker/apis/fetch_rows.py",
-    "ottla/broker/apis/produce.py",
+    "ottla/broker/fetch/api.py",
+    "ottla/broker/fetch/counted.py",
+    "ottla/broker/fetch/rows.py",
+    "ottla/broker/produce/api.py",
     "ottla/broker/component.py",
     "ottla/broker/dispatch.py",
     "ottla/log/log.py",
@@ -28,7 +28,7 @@ HOT_MODULES = (
     "ottla/net/connection.py",
     "ottla/net/server.py",
     "ottla/net/tls.py",
-    "ottla/replica/manager.py",
+    "ottla/broker/partitions/manager.py",
     "ottla/wire/fetch.py",
     "ottla/wire/produce.py",
 )

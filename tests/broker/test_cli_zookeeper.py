@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.metadata.store import Create, Put, StoreError
+from ottla.broker.metadata.zookeeper.store import ZooKeeperStore
 from ottla.cli.zookeeper_server import ZooKeeperFailed, ask_mode, java_command
-from ottla.cluster.store import Create, Put, StoreError
-from ottla.cluster.zookeeper import ZooKeeperStore
 
 pytestmark = [pytest.mark.broker, pytest.mark.foreign]
 

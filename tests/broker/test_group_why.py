@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ottla.coordinator.subscription import Subscription, encode_subscription
+from ottla.broker.groups.subscription import Subscription, encode_subscription
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

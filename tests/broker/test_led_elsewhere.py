@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
-from ottla.cluster.schema import broker_json, broker_path, state_path, topic_path
-from ottla.cluster.store import Changed, Create, Put
-from ottla.cluster.view import ClusterView
+from ottla.broker.metadata.embedded import FILE_NAME, EmbeddedStore
+from ottla.broker.metadata.nodes import broker_json, broker_path, state_path, topic_path
+from ottla.broker.metadata.store import Changed, Create, Put
+from ottla.broker.metadata.view import ClusterView
 from ottla.model.errors import ErrorCode
 from ottla.model.types import Endpoint
 from ottla.testing import BrokerProcess

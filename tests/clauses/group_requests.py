@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ottla.coordinator.subscription import Subscription, encode_subscription
+from ottla.broker.groups.subscription import Subscription, encode_subscription
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -35,10 +35,10 @@ from cryptography.x509 import load_pem_x509_certificate
 
 import kerberos
 from kerberos import REALM, Realm
-from ottla.broker.listeners import ListenerSecurity
+from ottla.broker.access.listener_security import ListenerSecurity
+from ottla.broker.access.peer_logins import Peers
 from ottla.broker.main import gather_settings
-from ottla.broker.peer_logins import Peers
-from ottla.broker.zookeeper_access import zookeeper_security
+from ottla.broker.metadata.zookeeper.access import zookeeper_security
 from ottla.cli.security_files import _store_user
 from ottla.env.clock import SystemClock
 from ottla.testing.process import reserve_port

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.coordinator.classic_fixtures import ClassicFixture, subscription
+from tests.unit.coordinators.classic_fixtures import ClassicFixture, subscription
 
-from ottla.coordinator.outcome import NEVER
+from ottla.broker.coordinators.outcome import NEVER
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.messages.join_group import JoinGroupResponse
 from ottla.wire.messages.leave_group import MemberIdentity

@@ -11,7 +11,7 @@ import os
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.coordinator.consumer_fixtures import (
+from tests.unit.coordinators.consumer_fixtures import (
     SESSION_S,
     ClassicConsumer,
     Consumer,
@@ -20,8 +20,9 @@ from tests.unit.coordinator.consumer_fixtures import (
     snapshot,
 )
 
-from ottla.coordinator.consumer import ConsumerGroup
-from ottla.coordinator.outcome import NEVER, Client
+from ottla.broker.client import Client
+from ottla.broker.coordinators.outcome import NEVER
+from ottla.broker.groups.consumer import ConsumerGroup
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,

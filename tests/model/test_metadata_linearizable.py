@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.broker.admin_fixtures import BROKER, GROUP, TOPIC, Admin, create_skeleton
-from tests.unit.cluster.metadata_store_fixtures import VirtualLoop, run_on
+from tests.unit.metadata.metadata_store_fixtures import VirtualLoop, run_on
 
-from ottla.broker.producer_ids import BLOCK, ProducerIds
-from ottla.cluster.decide import load_view
-from ottla.cluster.view import ClusterView
+from ottla.broker.metadata.decide import load_view
+from ottla.broker.metadata.view import ClusterView
+from ottla.broker.transactions.producer_ids import BLOCK, ProducerIds
 from ottla.model.errors import ErrorCode, InvalidPartitions, InvalidTopic, KafkaError
 from ottla.testing.metadata_store import SimulatedEnsemble, Timing
 

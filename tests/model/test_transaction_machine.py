@@ -16,10 +16,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.coordinator.transaction_fixtures import NOBODY, T0, T1, TIMEOUT_MS, U0, NotStored, TransactionFixture
+from tests.unit.coordinators.transaction_fixtures import NOBODY, T0, T1, TIMEOUT_MS, U0, NotStored, TransactionFixture
 
-from ottla.coordinator.outcome import Producer
-from ottla.coordinator.transaction_records import (
+from ottla.broker.coordinators.outcome import Producer
+from ottla.broker.transactions.records import (
     Delivery,
     TransactionLogKey,
     TransactionLogValue,

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from tests.scenarios.script import Event
 
-from ottla.cluster import leadership, reassignment
-from ottla.cluster.controller import NewTopic, plan_create_topic
-from ottla.cluster.placement import plan_balance, plan_decommission
-from ottla.cluster.schema import (
+from ottla.broker.metadata import leadership, reassignment
+from ottla.broker.metadata.nodes import (
     broker_json,
     broker_path,
     ops_create_skeleton,
@@ -19,8 +17,10 @@ from ottla.cluster.schema import (
     state_path,
     topic_path,
 )
-from ottla.cluster.store import Changed, Node
-from ottla.cluster.view import LOG_LOST, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.broker.metadata.placement import plan_balance, plan_decommission
+from ottla.broker.metadata.store import Changed, Node
+from ottla.broker.metadata.topic_plans import NewTopic, plan_create_topic
+from ottla.broker.metadata.view import LOG_LOST, ClusterView, LogEnd, PartitionView, TopicView
 from ottla.model.errors import KafkaError
 from ottla.model.types import Endpoint
 

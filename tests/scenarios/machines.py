@@ -8,25 +8,25 @@ from pathlib import Path
 
 from tests.scenarios.leadership_machine import LeadershipMachine
 from tests.scenarios.script import Event
-from tests.unit.coordinator.classic_fixtures import ClassicFixture
-from tests.unit.coordinator.transaction_fixtures import TransactionFixture
+from tests.unit.coordinators.classic_fixtures import ClassicFixture
+from tests.unit.coordinators.transaction_fixtures import TransactionFixture
 from tests.unit.log.log_fixtures import batch, sync, topic, write
 from tests.unit.log.store_fixtures import spec
-from tests.unit.replica.test_replica_manager import ManagerFixture, Waiter
+from tests.unit.partitions.test_replica_manager import ManagerFixture, Waiter
 
-from ottla.cluster.controller import (
+from ottla.broker.coordinators.outcome import Producer
+from ottla.broker.metadata.nodes import state_path, topic_path
+from ottla.broker.metadata.store import Changed, Node
+from ottla.broker.metadata.topic_plans import (
     NewTopic,
     bump_leader_epochs,
     plan_create_partitions,
     plan_create_topic,
 )
-from ottla.cluster.schema import state_path, topic_path
-from ottla.cluster.store import Changed, Node
-from ottla.cluster.view import ClusterView, PartitionView, TopicView
-from ottla.coordinator.outcome import Producer
+from ottla.broker.metadata.view import ClusterView, PartitionView, TopicView
+from ottla.broker.partitions.partition import Partition
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.types import TopicPartition
-from ottla.replica.partition import Partition
 from ottla.wire.messages.join_group import JoinGroupResponse
 from ottla.wire.messages.sync_group import SyncGroupResponse
 

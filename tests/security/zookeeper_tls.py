@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from cryptography.x509 import load_pem_x509_certificate
 
-from ottla.broker.zookeeper_access import zookeeper_security
+from ottla.broker.metadata.store import Create, Put, UnusableStore
+from ottla.broker.metadata.zookeeper.access import zookeeper_security
+from ottla.broker.metadata.zookeeper.store import ZooKeeperStore
 from ottla.cli.zookeeper_server import Server, ServerProcess, ServerTls
-from ottla.cluster.store import Create, Put, UnusableStore
-from ottla.cluster.zookeeper import ZooKeeperStore
 from ottla.model.settings import BrokerSettings
 from ottla.testing import BrokerProcess
 from ottla.testing.process import reserve_port

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from sim_invariants import batches_of
 
+from ottla.broker.partitions.partition import Partition
 from ottla.log.log import Log
 from ottla.log.segment import Segment
-from ottla.replica.partition import Partition
 
 
 class _Compared(NamedTuple):

@@ -10,8 +10,8 @@ from sim_client import Client
 from sim_script import append_until, create_topic, start, state_of, stop, until, values_on
 from sim_world import World
 
-import ottla.broker.membership as membership_module
-from ottla.cluster.view import NO_LEADER
+import ottla.broker.cluster.membership as membership_module
+from ottla.broker.metadata.view import NO_LEADER
 from ottla.log.folders import partition_of
 from ottla.testing.history import Place
 from ottla.wire.messages.alter_partition_reassignments import (

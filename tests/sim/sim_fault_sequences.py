@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from sim_host import BrokerHost
 
-from ottla.cluster.leadership import ops_elect, replace_partition
-from ottla.cluster.schema import CONTROLLER
-from ottla.cluster.store import Conflict, Delete
-from ottla.coordinator.group_runtime import OFFSETS_TOPIC
-from ottla.replica.partition import Partition
+from ottla.broker.groups.runtime import OFFSETS_TOPIC
+from ottla.broker.metadata.leadership import ops_elect, replace_partition
+from ottla.broker.metadata.nodes import CONTROLLER
+from ottla.broker.metadata.store import Conflict, Delete
+from ottla.broker.partitions.partition import Partition
 from ottla.testing.history import Place
 from ottla.testing.metadata_store import SimulatedStore
 

@@ -17,9 +17,9 @@ from sim_network import HostNetwork, SimulatedNetwork
 from sim_opener import open_elsewhere
 
 from ottla.broker.broker import Broker
-from ottla.broker.membership import Membership
-from ottla.cluster.decide import established
-from ottla.cluster.store import UnusableStore
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.metadata.decide import established
+from ottla.broker.metadata.store import UnusableStore
 from ottla.log.log import Log
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings

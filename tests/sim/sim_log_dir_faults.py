@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sim_host import BrokerHost, Keep
 
-from ottla.cluster.view import NO_LEADER
+from ottla.broker.metadata.view import NO_LEADER
 
 if TYPE_CHECKING:
     from sim_world import World

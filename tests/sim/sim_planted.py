@@ -26,20 +26,20 @@ from sim_planted_store import STORE_PLANTED, TOPIC_NAMES_PLANTED
 from sim_profiles import GENERAL
 from sim_world import World
 
-import ottla.coordinator.transaction as transaction_module
+import ottla.broker.transactions.shard as transaction_module
 import ottla.log.recovery as recovery_module
-from ottla.broker.run_start import RunStart
-from ottla.coordinator.classic import ClassicGroup
-from ottla.coordinator.runtime import ShardRuntime
-from ottla.coordinator.transaction_runtime import MarkerWriter
+from ottla.broker.cluster.run_start import RunStart
+from ottla.broker.coordinators.runtime import ShardRuntime
+from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.transactions.runtime import MarkerWriter
 from ottla.log.log import Log
 from ottla.log.producers import ProducerEntry, Producers
 from ottla.log.segment import Segment, SyncJob
 from ottla.model.batch import read_header
 from ottla.model.errors import InvalidProducerEpoch, KafkaError
 from ottla.net.server import Server
-from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition, Until
 
 
 def acknowledge_before_sync(replace: Replace) -> None:

@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace as changed
 from typing import Any
 
-import ottla.broker.apis.topics as topics_module
-import ottla.coordinator.offsets as group_offsets_module
+import ottla.broker.cluster.topic_apis as topics_module
+import ottla.broker.groups.offsets as group_offsets_module
 import ottla.log.store as log_store_module
-from ottla.broker.apis.configs import ConfigApis
-from ottla.broker.apis.offsets import OffsetApis
-from ottla.coordinator.classic import ClassicGroup
-from ottla.coordinator.group_runtime import GroupRuntime
-from ottla.coordinator.offsets import Offsets
-from ottla.coordinator.records import OffsetCommitValue
-from ottla.coordinator.transaction import TransactionShard
-from ottla.coordinator.transaction_runtime import MarkerWriter
+from ottla.broker.cluster.config_apis import ConfigApis
+from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.offsets import Offsets
+from ottla.broker.groups.records import OffsetCommitValue
+from ottla.broker.groups.runtime import GroupRuntime
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.offset_apis import OffsetApis
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.transactions.runtime import MarkerWriter
+from ottla.broker.transactions.shard import TransactionShard
 from ottla.log.log import Log
 from ottla.log.producers import ProducerEntry, Producers
 from ottla.log.refused import RefusedSequences
 from ottla.log.segment import Segment
 from ottla.model.errors import OutOfOrderSequence, StorageError
 from ottla.model.records import Record, build_batch
-from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition
 
 Replace = Callable[[Any, str, Any], None]
 

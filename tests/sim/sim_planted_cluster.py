@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace as changed
 from typing import Any
 
-import ottla.broker.isr_changes as isr_changes_module
-import ottla.cluster.leadership as leadership_module
+import ottla.broker.cluster.isr_changes as isr_changes_module
+import ottla.broker.metadata.leadership as leadership_module
+import ottla.broker.partitions.isr as isr_module
 import ottla.log.store as log_store_module
-import ottla.replica.isr as isr_module
-from ottla.broker.apis.fetch import FetchApi
-from ottla.broker.coordination import Coordination
-from ottla.broker.isr_changes import IsrChanges
-from ottla.broker.membership import Membership
-from ottla.broker.transaction_checks import Term, TransactionChecks
-from ottla.cluster.leadership import ops_elect
-from ottla.cluster.schema import REGISTERED
-from ottla.cluster.store import Op
-from ottla.cluster.view import ClusterView, LogEnd, PartitionView, TopicView
-from ottla.coordinator.outcome import Producer
-from ottla.coordinator.runtime import ShardRuntime
+from ottla.broker.cluster.isr_changes import IsrChanges
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.coordination.coordination import Coordination
+from ottla.broker.coordinators.outcome import Producer
+from ottla.broker.coordinators.runtime import ShardRuntime
+from ottla.broker.fetch.api import FetchApi
+from ottla.broker.metadata.leadership import ops_elect
+from ottla.broker.metadata.nodes import REGISTERED
+from ottla.broker.metadata.store import Op
+from ottla.broker.metadata.view import ClusterView, LogEnd, PartitionView, TopicView
+from ottla.broker.partitions.follower_fetchers import LeaderFetcher, ReplicaFetchers, _Followed
+from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.partition import Partition, Role
+from ottla.broker.transactions.checks import Term, TransactionChecks
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.net.connection import Connection
-from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers, _Followed
-from ottla.replica.manager import TruncationRequest
-from ottla.replica.partition import Partition, Role
 from ottla.wire.fetch import FetchRequest
 from ottla.wire.replica_fetch import FollowerRow
 

@@ -9,25 +9,25 @@ from typing import Any
 
 from crc32c import crc32c
 
-import ottla.broker.isr_changes as isr_changes_module
-import ottla.cluster.election as election_module
-import ottla.cluster.leadership as leadership_module
+import ottla.broker.cluster.controller as election_module
+import ottla.broker.cluster.isr_changes as isr_changes_module
+import ottla.broker.metadata.leadership as leadership_module
 import ottla.log.replication as replication_module
 import ottla.log.store as log_store_module
 import ottla.log.truncation as truncation_module
-from ottla.broker.membership import Membership
-from ottla.cluster.election import Controller
-from ottla.cluster.leadership import ops_elect
-from ottla.cluster.schema import CONTROLLER, CONTROLLER_EPOCH, controller_epoch_json
-from ottla.cluster.store import Check, Create, Delete
-from ottla.cluster.view import NO_LEADER, PartitionView
+from ottla.broker.cluster.controller import Controller
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.metadata.leadership import ops_elect
+from ottla.broker.metadata.nodes import CONTROLLER, CONTROLLER_EPOCH, controller_epoch_json
+from ottla.broker.metadata.store import Check, Create, Delete
+from ottla.broker.metadata.view import NO_LEADER, PartitionView
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.partition import Partition, Role
 from ottla.log.folders import Owner
 from ottla.log.log import Log
 from ottla.log.truncation import Truncation
 from ottla.model.batch import CRC_FROM, PREFIX_BYTES, read_header
 from ottla.model.types import TopicPartition
-from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition, Role
 
 Replace = Callable[[Any, str, Any], None]
 

@@ -24,10 +24,14 @@ from sim_host import SimulatedClock, SimulatedThreads
 from sim_loop import Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
 
-from ottla.broker.access import ALL_ALLOWED
-from ottla.broker.apis.fetch import FetchApi
-from ottla.broker.cluster_metadata import ClusterMetadata
-from ottla.cluster.view import PartitionView
+from ottla.broker.access.permissions import ALL_ALLOWED
+from ottla.broker.fetch.api import FetchApi
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
+from ottla.broker.metadata.view import PartitionView
+from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
+from ottla.broker.partitions.isr import Limits, wanted_isr
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.partition import Partition, Role, Until
 from ottla.env.deferred import Deferred
 from ottla.env.metrics import Histogram
 from ottla.env.timers import TimerWheel
@@ -41,10 +45,6 @@ from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import Endpoint, TopicPartition
 from ottla.net.client import BrokerClients
 from ottla.net.server import ConnectionLimits, Server
-from ottla.replica.fetcher import ReplicaFetchers
-from ottla.replica.isr import Limits, wanted_isr
-from ottla.replica.manager import ReplicaManager
-from ottla.replica.partition import Partition, Role, Until
 from ottla.testing.disk import MemoryDisk
 
 NAME = TopicPartition("orders", 0)

@@ -20,15 +20,15 @@ from sim_contents import CommittedContent
 from sim_host import BrokerHost
 from sim_invariants import batches_of
 
-from ottla.broker.membership import Membership
-from ottla.cluster.election import Controller
-from ottla.cluster.registration import Lease
-from ottla.cluster.schema import CONTROLLER_EPOCH
-from ottla.cluster.store import Changed, Op
-from ottla.cluster.view import NO_LEADER, ClusterView, ControllerView, PartitionView
+from ottla.broker.cluster.controller import Controller
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.registration import Lease
+from ottla.broker.metadata.nodes import CONTROLLER_EPOCH
+from ottla.broker.metadata.store import Changed, Op
+from ottla.broker.metadata.view import NO_LEADER, ClusterView, ControllerView, PartitionView
+from ottla.broker.partitions.partition import Partition, Role
 from ottla.log.log import Log
 from ottla.model.records import iterate_records
-from ottla.replica.partition import Partition, Role
 from ottla.testing.history import Place
 from ottla.testing.metadata_store import SimulatedStore
 

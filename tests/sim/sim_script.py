@@ -11,7 +11,7 @@ from sim_invariants import batches_of
 from sim_profiles import GENERAL
 from sim_world import CLUSTER_SETTINGS, World
 
-from ottla.cluster.view import PartitionView
+from ottla.broker.metadata.view import PartitionView
 from ottla.model.records import iterate_records
 from ottla.model.settings import BrokerSettings
 from ottla.testing.history import Place

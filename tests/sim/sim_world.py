@@ -31,8 +31,8 @@ from sim_readers import FinalReader, RackReader, Reader
 from sim_recreated import Recreator
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
-from ottla.broker import coordination
-from ottla.coordinator import runtime
+from ottla.broker.coordination import coordination
+from ottla.broker.coordinators import runtime
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
 from ottla.testing.history import Event, History, Outcome, Place, Recorder, check

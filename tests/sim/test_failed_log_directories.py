@@ -23,11 +23,11 @@ from sim_directories import (
 from sim_script import append, append_until, configure, create_topic, play, start, state_of, stop, until, values_on
 from sim_world import World
 
-from ottla.broker.failed_directories import FailedDirectories
-from ottla.cluster.registration import Registration
-from ottla.cluster.view import LOG_OFFLINE, NO_LEADER, RegisteredDirs
+from ottla.broker.cluster.failed_directories import FailedDirectories
+from ottla.broker.cluster.registration import Registration
+from ottla.broker.metadata.view import LOG_OFFLINE, NO_LEADER, RegisteredDirs
+from ottla.broker.partitions.partition import Role
 from ottla.log.directories import LogDir
-from ottla.replica.partition import Role
 from ottla.testing.history import Place
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest

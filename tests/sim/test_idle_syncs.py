@@ -8,8 +8,8 @@ from typing import Any
 
 from sim_loop import START_S, VirtualLoop
 
+from ottla.broker.partitions.follower_fetchers import LeaderFetcher, ReplicaFetchers
 from ottla.model.types import Endpoint
-from ottla.replica.fetcher import LeaderFetcher, ReplicaFetchers
 
 
 def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:

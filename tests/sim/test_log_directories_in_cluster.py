@@ -25,7 +25,7 @@ from sim_host import SimulatedDisk
 from sim_script import append, append_until, configure, create_topic, play, start, state_of, stop, until, values_on
 from sim_world import World
 
-from ottla.cluster.view import NO_LEADER
+from ottla.broker.metadata.view import NO_LEADER
 from ottla.log.store import RECOVERY_POINTS
 from ottla.testing.history import Place
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState

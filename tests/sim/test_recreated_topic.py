@@ -14,9 +14,9 @@ from sim_invariants import batches_of
 from sim_script import play
 from sim_world import World
 
-from ottla.broker.membership import Membership
-from ottla.cluster.schema import state_path
-from ottla.cluster.store import Node, Put
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.metadata.nodes import state_path
+from ottla.broker.metadata.store import Node, Put
 from ottla.model.records import iterate_records
 from ottla.testing.history import Place
 from ottla.testing.raw import produce_request

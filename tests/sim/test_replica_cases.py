@@ -11,15 +11,15 @@ import pytest
 import sim_replicas
 from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
 
-from ottla.cluster.view import PartitionView
+from ottla.broker.metadata.view import PartitionView
+from ottla.broker.partitions.follower_fetchers import LeaderFetcher, _Followed
+from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.partition import Partition, Role, Until
 from ottla.log.folders import PartitionSpec
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import TopicPartition
-from ottla.replica.fetcher import LeaderFetcher, _Followed
-from ottla.replica.manager import TruncationRequest
-from ottla.replica.partition import Partition, Role, Until
 from ottla.wire.replica_fetch import FetchedRow
 
 

@@ -12,9 +12,9 @@ import pytest
 from sim_planted_cluster import kafka_7164
 from sim_replicas import ReplicaWorld
 
-from ottla.replica.fetcher import LeaderFetcher, _Followed
-from ottla.replica.manager import TruncationRequest
-from ottla.replica.partition import Partition
+from ottla.broker.partitions.follower_fetchers import LeaderFetcher, _Followed
+from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.partition import Partition
 from ottla.wire.replica_fetch import FollowerRow
 
 SEEDS = range(1, 9)

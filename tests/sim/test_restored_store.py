@@ -7,7 +7,7 @@ import asyncio
 from sim_script import play, start, state_of, stop
 from sim_world import World
 
-from ottla.broker.seen_metadata import FILE_NAME
+from ottla.broker.metadata.seen_metadata import FILE_NAME
 
 
 async def change_and_stop(world: World) -> None:

@@ -13,8 +13,8 @@ from sim_loop import START_S, Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
 from sim_world import VirtualRecorder, World
 
-from ottla.cluster.schema import state_path
-from ottla.cluster.store import Create, Node, Put
+from ottla.broker.metadata.nodes import state_path
+from ottla.broker.metadata.store import Create, Node, Put
 from ottla.env.tasks import RESTART_S, Tasks
 from ottla.model.types import Endpoint
 from ottla.testing.history import Outcome, Place

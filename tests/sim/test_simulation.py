@@ -17,7 +17,7 @@ from sim_planted import OF_ONE_LOG, PLANTED, Planted, find
 from sim_profiles import ENABLED, GENERAL
 from sim_world import World
 
-from ottla.replica.partition import Partition
+from ottla.broker.partitions.partition import Partition
 
 HERE = Path(__file__).parent
 #: seeds in `make test`; `make sim SEEDS=1000` runs more

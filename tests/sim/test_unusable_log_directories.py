@@ -11,7 +11,7 @@ from sim_directories import BROKERS, TWO_DIRS, VALUES, places_in, until_complete
 from sim_script import append, append_until, configure, create_topic, play, start, state_of, stop, until, values_on
 from sim_world import World
 
-from ottla.cluster.view import LOG_LOST, LOG_OFFLINE, NO_LEADER
+from ottla.broker.metadata.view import LOG_LOST, LOG_OFFLINE, NO_LEADER
 from ottla.model.errors import ErrorCode
 from ottla.testing.history import Place
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest

@@ -9,7 +9,7 @@ from sim_client import Client, batch
 from sim_script import play
 from sim_world import World
 
-from ottla.replica.partition import Partition, Role
+from ottla.broker.partitions.partition import Partition, Role
 from ottla.testing.history import Place
 from ottla.testing.raw import produce_request
 

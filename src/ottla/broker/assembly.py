@@ -10,44 +10,44 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ottla.broker.access import Access
-from ottla.broker.apis.acls import AclApis
-from ottla.broker.apis.cluster import ClusterApis
-from ottla.broker.apis.configs import ConfigApis
-from ottla.broker.apis.coordinators import CoordinatorApis
-from ottla.broker.apis.fetch import FetchApi
-from ottla.broker.apis.groups import GroupApis
-from ottla.broker.apis.log_dirs import LogDirApis
-from ottla.broker.apis.metadata import MetadataApis
-from ottla.broker.apis.offsets import OffsetApis
-from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.apis.tokens import TokenApis
-from ottla.broker.apis.topics import TopicApis
-from ottla.broker.apis.transactions import TransactionApis
-from ottla.broker.apis.users import UserApis
-from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.access.acl_apis import AclApis
+from ottla.broker.access.listening import Listening
+from ottla.broker.access.permissions import Access
+from ottla.broker.access.throttling import Throttling
+from ottla.broker.access.token_apis import TokenApis
+from ottla.broker.access.user_apis import UserApis
+from ottla.broker.cluster.cluster_apis import ClusterApis
+from ottla.broker.cluster.config_apis import ConfigApis
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.metadata_apis import MetadataApis
+from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.component import Component
-from ottla.broker.coordination import Coordination
-from ottla.broker.dead_letters import DeadLetters
+from ottla.broker.coordination.coordination import Coordination
+from ottla.broker.coordination.find_coordinator import CoordinatorApis
 from ottla.broker.environment import Environment
-from ottla.broker.listening import Listening
-from ottla.broker.membership import Membership
-from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.schema_lookup import SchemaLookups
-from ottla.broker.schema_validation import SchemaValidation
-from ottla.broker.seen_metadata import SeenMetadata
-from ottla.broker.served_partitions import ServedPartitions
-from ottla.broker.throttling import Throttling
-from ottla.broker.upkeep import Upkeep
-from ottla.cluster.ensemble import Ensemble, EnsembleReader
-from ottla.cluster.store import MetadataStore
-from ottla.cluster.view import ViewChanges
-from ottla.cluster.zookeeper import ZooKeeperStore
+from ottla.broker.fetch.api import FetchApi
+from ottla.broker.groups.group_apis import GroupApis
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
+from ottla.broker.metadata.seen_metadata import SeenMetadata
+from ottla.broker.metadata.store import MetadataStore
+from ottla.broker.metadata.view import ViewChanges
+from ottla.broker.metadata.zookeeper.ensemble import Ensemble, EnsembleReader
+from ottla.broker.metadata.zookeeper.store import ZooKeeperStore
+from ottla.broker.partitions.log_dir_apis import LogDirApis
+from ottla.broker.partitions.log_moves import LogMoves
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.offset_apis import OffsetApis
+from ottla.broker.partitions.served_partitions import ServedPartitions
+from ottla.broker.partitions.upkeep import Upkeep
+from ottla.broker.produce.api import ProduceApi
+from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.transactions.transaction_apis import TransactionApis
+from ottla.broker.validation.dead_letters import DeadLetters
+from ottla.broker.validation.schema_lookup import SchemaLookups
+from ottla.broker.validation.schema_validation import SchemaValidation
 from ottla.log.store import LogStore
 from ottla.net.client import BrokerClients
 from ottla.net.server import Server
-from ottla.replica.log_moves import LogMoves
-from ottla.replica.manager import ReplicaManager
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,19 +15,20 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from ottla.broker.access import Access, authorizer_of
+from ottla.broker.access.listening import Listening, connection_limits
+from ottla.broker.access.permissions import Access, authorizer_of
+from ottla.broker.access.throttling import Throttling
 from ottla.broker.assembly import Parts, build
-from ottla.broker.cluster_identity import ClusterIdentity, OpenStore, open_store, store_advice, store_path
-from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.cluster.identity import ClusterIdentity, OpenStore, open_store, store_advice, store_path
+from ottla.broker.cluster.run_start import RunStart
 from ottla.broker.component import Component
 from ottla.broker.dispatch import Dispatcher, table_of
 from ottla.broker.environment import Environment
-from ottla.broker.listening import Listening, connection_limits
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
+from ottla.broker.metadata.store import Changed, MalformedNode, MetadataStore, StoreError
+from ottla.broker.metadata.view import ClusterView, ViewChanges
 from ottla.broker.metrics import BrokerMetrics
-from ottla.broker.run_start import RunStart
-from ottla.broker.throttling import Throttling
-from ottla.cluster.store import Changed, MalformedNode, MetadataStore, StoreError
-from ottla.cluster.view import ClusterView, ViewChanges
+from ottla.broker.partitions.manager import ReplicaManager
 from ottla.env.clock import Clock, SystemClock
 from ottla.env.collector import freeze_objects
 from ottla.env.disk import Disk, RealDisk
@@ -40,7 +41,6 @@ from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 from ottla.net.network import Network, SocketNetwork
 from ottla.net.server import Server
-from ottla.replica.manager import ReplicaManager
 from ottla.wire import APIS
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,9 @@ class Broker:
             )
             self._dispatchers.append(dispatcher)
             secured = listening.security[endpoint.name]
-            handler = secured.handler(dispatcher)
+            handler = secured.handler(dispatcher.handle)
+            if secured.is_sasl:
+                dispatcher.handle_login = handler
             await self.server.start(listener, handler, endpoint.name, tls=secured.tls, begin=secured.begin)
             self.endpoints.append(endpoint)
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from ottla.broker.metadata.view import ViewChanges
 from ottla.broker.request import RequestContext
-from ottla.cluster.view import ViewChanges
 from ottla.wire import Message
 
 ApiHandler = Callable[[Any, RequestContext], Message | Awaitable[Message]]

@@ -21,24 +21,24 @@ from inspect import isawaitable
 from struct import error as StructError
 from typing import Any
 
-from ottla.broker.access import Access
-from ottla.broker.apis.fetch import Fetch, FetchApi
-from ottla.broker.apis.fetch_counted import CountedFetch, handle_counted
-from ottla.broker.apis.metadata import api_versions
-from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.cluster_metadata import ClusterMetadata
+from ottla.broker.access.permissions import Access
+from ottla.broker.access.throttling import UNCOUNTED, Throttling, Usage, with_throttle_time
+from ottla.broker.cluster.metadata_apis import api_versions
 from ottla.broker.component import Component, ServedApi
+from ottla.broker.coordinators.pending_reply import PendingReply
+from ottla.broker.fetch.api import Fetch, FetchApi
+from ottla.broker.fetch.counted import CountedFetch, handle_counted
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
+from ottla.broker.metadata.store import StoreError
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.produce.api import ProduceApi
 from ottla.broker.request import RequestContext
-from ottla.broker.throttling import UNCOUNTED, Throttling, Usage, with_throttle_time
-from ottla.cluster.store import StoreError
-from ottla.coordinator.pending_reply import PendingReply
 from ottla.env.deferred import UNITS_MAX, Deferred
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks
 from ottla.model.errors import ErrorCode, OttlaError
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection, Handler, Slot
-from ottla.replica.manager import ReplicaManager
 from ottla.security.quotas import Quota
 from ottla.wire import (
     APIS,

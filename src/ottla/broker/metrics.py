@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ottla.broker.access import Access
-from ottla.broker.apis.fetch import FetchApi
+from ottla.broker.access.listener_security import ListenerSecurity
+from ottla.broker.access.permissions import Access
+from ottla.broker.access.throttling import Throttling
 from ottla.broker.assembly import Parts
-from ottla.broker.cluster_metrics import ClusterMetrics
+from ottla.broker.cluster.metrics import ClusterMetrics
+from ottla.broker.coordination.metrics import GroupMetrics
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.group_metrics import GroupMetrics
-from ottla.broker.listeners import ListenerSecurity
-from ottla.broker.schema_lookup import SchemaLookups
-from ottla.broker.schema_validation import SchemaValidation
-from ottla.broker.throttling import Throttling
+from ottla.broker.fetch.api import FetchApi
+from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.validation.schema_lookup import SchemaLookups
+from ottla.broker.validation.schema_validation import SchemaValidation
 from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram, Page, in_slices, label_text
 from ottla.env.metrics_server import MetricsServer
 from ottla.env.watchdog import LoopWatchdog
 from ottla.model.settings import BrokerSettings
 from ottla.net.server import Server
-from ottla.replica.manager import ReplicaManager
 from ottla.security.quotas import Quota
 from ottla.wire import APIS
 

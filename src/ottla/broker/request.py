@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ottla.broker.access import ALL_ALLOWED, DEAD_LETTERS, Access
-from ottla.broker.schema_settings import new_dead_letter_topic
-from ottla.broker.throttling import UNCOUNTED, Usage
-from ottla.coordinator.outcome import Client
+from ottla.broker.access.permissions import ALL_ALLOWED, DEAD_LETTERS, Access
+from ottla.broker.access.throttling import UNCOUNTED, Usage
+from ottla.broker.client import Client
+from ottla.broker.metadata.schema_settings import new_dead_letter_topic
 from ottla.model.errors import ErrorCode, Refused
 from ottla.net.connection import Connection
 from ottla.security.acls import ResourceType

@@ -23,9 +23,9 @@ from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_opt
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.metadata.placement import Move
+    from ottla.broker.metadata.view import ClusterView
     from ottla.cli.cluster_admin import ClusterAdmin, ClusterState
-    from ottla.cluster.placement import Move
-    from ottla.cluster.view import ClusterView
 
 _POLL_S = 0.3
 _BATCH_DEFAULT = 50
@@ -147,7 +147,7 @@ def balance(
     Afterwards brokers differ by one replica and one preferred leader at most, and racks hold as many different
     replicas of a partition as before.
     """
-    from ottla.cluster.placement import plan_balance
+    from ottla.broker.metadata.placement import plan_balance
 
     with opened(connection) as admin:
         moves = plan_balance(to_view(admin.state()))
@@ -167,7 +167,7 @@ def add(
 
     Start the brokers first: `ottla broker --id N -X zookeeper.connect=...`.
     """
-    from ottla.cluster.placement import plan_balance
+    from ottla.broker.metadata.placement import plan_balance
 
     with opened(connection) as admin:
         state = admin.state()
@@ -194,7 +194,7 @@ def decommission(
 
     Also replaces the replicas of brokers that do not run. No other replica moves.
     """
-    from ottla.cluster.placement import plan_decommission
+    from ottla.broker.metadata.placement import plan_decommission
     from ottla.model.errors import KafkaError
 
     with opened(connection) as admin:
@@ -227,7 +227,7 @@ def _check_leaving(state: ClusterState, ids: Sequence[int]) -> None:
 
 def to_view(state: ClusterState) -> ClusterView:
     """Return the state in the form that plans are made from."""
-    from ottla.cluster.view import NO_LEADER, BrokerView, ClusterView, PartitionView, TopicView
+    from ottla.broker.metadata.view import NO_LEADER, BrokerView, ClusterView, PartitionView, TopicView
     from ottla.model.types import Endpoint
 
     view = ClusterView()
@@ -250,7 +250,7 @@ def to_view(state: ClusterState) -> ClusterView:
 
 def _explicit_moves(state: ClusterState, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> list[Move]:
     """Return the moves to these replicas. Raise a Failure if one names no replicas or an unknown partition."""
-    from ottla.cluster.placement import Move
+    from ottla.broker.metadata.placement import Move
 
     replicas = {each.name: each.replicas for each in state.partitions}
     moves = []

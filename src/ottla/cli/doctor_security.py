@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ottla.broker.main import gather_settings
+from ottla.broker.metadata.embedded import FILE_NAME
 from ottla.cli.doctor import FAIL, OK, WARN, Check
-from ottla.cluster.embedded import FILE_NAME
 from ottla.model.settings import BROKER_SETTINGS, BrokerSettings, InvalidSettings
 from ottla.model.types import Endpoint, is_loopback
 from ottla.security.authority import CertificateInfo, describe

@@ -70,7 +70,7 @@ def warn_incomplete(failures: Sequence[Failure]) -> None:
 
 def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
     """Say that the coordinator of a group does not answer, and why if the metadata show it."""
-    from ottla.coordinator.hashing import java_hash
+    from ottla.broker.coordinators.hashing import java_hash
 
     offline = []
     if (topic := topics.get(GROUPS_TOPIC)) is not None and topic.partitions:

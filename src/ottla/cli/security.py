@@ -47,9 +47,9 @@ def init(data: Path, hosts: tuple[str, ...], port: int, admin: str, days: int, o
     is in DIR/client.properties and in the printed settings, and nowhere else. Nothing is overwritten. The broker must
     not run. DIR/tls/ca.key signs further certificates: keep a copy of it in a safe place.
     """
+    from ottla.broker.metadata.store import StoreError
     from ottla.cli.security_clients import TITLES
     from ottla.cli.security_files import NEW_FILES, create
-    from ottla.cluster.store import StoreError
     from ottla.security.errors import SecurityConfigError
 
     existing = [str(data / name) for name in NEW_FILES if (data / name).exists()]

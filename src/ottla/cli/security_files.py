@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ottla.broker.metadata.access_nodes import ACCESS_SKELETON, entity_path
+from ottla.broker.metadata.embedded import FILE_NAME, EmbeddedStore
+from ottla.broker.metadata.nodes import config_json, ops_create_skeleton
+from ottla.broker.metadata.store import Create, Op
 from ottla.cli.connection import load_properties
 from ottla.cli.security_clients import Login, client_settings, java_settings
-from ottla.cluster.access_nodes import ACCESS_SKELETON, entity_path
-from ottla.cluster.embedded import FILE_NAME, EmbeddedStore
-from ottla.cluster.schema import config_json, ops_create_skeleton
-from ottla.cluster.store import Create, Op
 from ottla.env.disk import DIRECTORY_MODE
 from ottla.log.directories import META
 from ottla.model.types import Endpoint

@@ -5,8 +5,8 @@
   back is complete only if the metadata still say that the replica is lost or offline since then. If they do not, the
   newer log is.
 - A directory failed while the broker ran, its partition was moved to other brokers and came back, and its log was begun
-  anew in another directory. That failure began a new run of the other directories (`broker/failed_directories.py`), so
-  this is the same.
+  anew in another directory. That failure began a new run of the other directories
+  (`broker/cluster/failed_directories.py`), so this is the same.
 - One of the folders belongs to an earlier topic with the same name.
 - A folder stayed in a directory of an earlier release that was offline meanwhile: it has no entry in the clean stop
   file.

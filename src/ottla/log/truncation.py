@@ -29,8 +29,8 @@ no batch or only batches before the stored log start offset, and creates this fi
 also stay as step 2 has written them, because recovery may find the old batches.
 
 Step 5 takes several trips to the disk, and step 2 writes the checkpoints of all logs of the directory. A broker that
-follows thousands of partitions may have to truncate all of them when it starts. `replica/truncations.py` therefore
-does step 2 once for a group of logs, steps 3 and 4 (``begin``) on the event loop, and step 5 in threads
+follows thousands of partitions may have to truncate all of them when it starts. `broker/partitions/truncations.py`
+therefore does step 2 once for a group of logs, steps 3 and 4 (``begin``) on the event loop, and step 5 in threads
 (``Log.unsynced_truncation``). Meanwhile the log can be read, but an append, a roll or a clean stop completes step 5
 itself (``complete``). What the log counts as synced are remaining batches, which the power failure does not take.
 

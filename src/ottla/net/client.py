@@ -197,7 +197,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
 
 class Login(Protocol):
-    """The client's side of a login, see `broker/peer_logins.py`. Both methods raise AuthenticationFailed."""
+    """The client's side of a login, see `broker/access/peer_logins.py`. Both methods raise AuthenticationFailed."""
 
     async def first(self) -> bytes: ...
     async def answer(self, challenge: bytes) -> bytes | None: ...

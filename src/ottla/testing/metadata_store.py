@@ -40,7 +40,7 @@ from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
-from ottla.cluster.store import (
+from ottla.broker.metadata.store import (
     ROOT,
     Changed,
     Create,

@@ -1,6 +1,6 @@
 """What Kafka requires of a client for each API, and how it refuses: the reference of ``test_access_matrix.py``.
 
-Written from the behaviour of Apache Kafka 4.3, not from `broker/access.py`. It differs from Kafka in one place on
+Written from the behaviour of Apache Kafka 4.3, not from `access/permissions.py`. It differs from Kafka in one place on
 purpose: an id of a topic that the client may not describe is answered as an unknown id, where Kafka answers
 TOPIC_AUTHORIZATION_FAILED and so tells that the topic exists.
 """

@@ -10,11 +10,11 @@ from typing import Any
 from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.broker.request_fixtures import request_context
 
-from ottla.broker.apis.configs import BROKER, GROUP, TOPIC, ConfigApis
-from ottla.broker.apis.topics import TopicApis
-from ottla.broker.producer_ids import ProducerIds
-from ottla.cluster.schema import ops_create_skeleton
-from ottla.cluster.store import Changed, MetadataStore
+from ottla.broker.cluster.config_apis import BROKER, GROUP, TOPIC, ConfigApis
+from ottla.broker.cluster.topic_apis import TopicApis
+from ottla.broker.metadata.nodes import ops_create_skeleton
+from ottla.broker.metadata.store import Changed, MetadataStore
+from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.model.settings import AlterOp
 from ottla.wire.messages.alter_configs import AlterableConfig as LegacyConfig
 from ottla.wire.messages.alter_configs import AlterConfigsRequest

@@ -8,9 +8,8 @@ from typing import Any
 
 from tests.unit.broker.request_fixtures import request_context
 
-from ottla.broker.apis.transactions import TransactionApis
-from ottla.broker.cluster_metadata import ClusterMetadata
-from ottla.cluster.schema import (
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
+from ottla.broker.metadata.nodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
     broker_json,
@@ -22,8 +21,9 @@ from ottla.cluster.schema import (
     state_path,
     topic_path,
 )
-from ottla.cluster.store import Changed, MetadataStore, Node
-from ottla.cluster.view import ClusterView, PartitionView, TopicView
+from ottla.broker.metadata.store import Changed, MetadataStore, Node
+from ottla.broker.metadata.view import ClusterView, PartitionView, TopicView
+from ottla.broker.transactions.transaction_apis import TransactionApis
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 

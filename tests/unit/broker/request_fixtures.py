@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from ottla.broker.access import ALL_ALLOWED, Access
+from ottla.broker.access.permissions import ALL_ALLOWED, Access
+from ottla.broker.client import Client
 from ottla.broker.request import RequestContext
-from ottla.coordinator.outcome import Client
 from ottla.net.connection import ANONYMOUS
 
 

@@ -14,7 +14,7 @@ from tests.served_apis import served_apis
 from tests.unit.broker import memory_broker
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
-from ottla.cluster.access_nodes import ACCESS_ROOTS, AccessView
+from ottla.broker.metadata.access_nodes import ACCESS_ROOTS, AccessView
 from ottla.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 from ottla.testing.raw import batch_of, fetch_from, fetch_request, produce_request
 from ottla.wire.messages import (

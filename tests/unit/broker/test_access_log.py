@@ -10,14 +10,14 @@ import pytest
 import uvloop
 from tests.unit.broker.memory_broker import MemoryBroker
 
-from ottla.broker.access import Access
+from ottla.broker.access.permissions import Access
 from ottla.security.acls import Authorizer, ResourceType
 from ottla.testing.raw import batch_of, fetch_from, fetch_request, produce_request
 from ottla.wire.messages import describe_topic_partitions, list_groups, list_transactions, metadata
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 PRODUCE = 0
-LOGGER = "ottla.broker.access"
+LOGGER = "ottla.broker.access.permissions"
 
 
 class Clock:

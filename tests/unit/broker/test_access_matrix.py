@@ -1,6 +1,6 @@
 """Every API in every version, with each of its needs allowed, denied and not mentioned, against Kafka's rules.
 
-The rows of `broker/access.py` generate the clients: one for each combination of rights. ``access_rules.py`` and the
+The rows of `permissions.py` generate the clients: one for each combination of rights. ``access_rules.py`` and the
 modules of requests say what Kafka answers. A request is sent with resources that exist, and again with each of them
 missing: the client must not see a difference if it may not describe the resource.
 """
@@ -33,8 +33,8 @@ from tests.unit.broker.access_rules import (
 )
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
-from ottla.broker.access import NEEDS
-from ottla.cluster.view import ViewChanges
+from ottla.broker.access.permissions import NEEDS
+from ottla.broker.metadata.view import ViewChanges
 from ottla.security.acls import Entry, Operation, Pattern, Permission, ResourceType
 from ottla.testing.raw import read_answer
 from ottla.wire.messages import (
@@ -314,7 +314,7 @@ def _bytes(name: str | bytes) -> bytes:
 
 def test_every_api_has_a_row_and_a_generator() -> None:
     served = set(served_apis())
-    assert served <= set(NEEDS), "broker/access.py has no row for these APIs"
+    assert served <= set(NEEDS), "broker/access/permissions.py has no row for these APIs"
     assert served <= {shape.api_key for shape in SHAPES}, "the modules of requests have none for these APIs"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.net.test_connection import Client, Fixture, Loop, framed
 
-from ottla.broker.authentication import NO_MECHANISM, Authentication, LoginRules
+from ottla.broker.access.authentication import NO_MECHANISM, Authentication, LoginRules
 from ottla.model.errors import ErrorCode
 from ottla.net.connection import ANONYMOUS, Connection
 from ottla.security import sasl
@@ -440,7 +440,7 @@ def test_failed_login_is_counted_and_its_error_is_taken(
         fixture.loop.run()
     assert futures[0].done()
     assert fixture.authentication.refused["PLAIN"] == 1
-    assert [record.name for record in caplog.records] == ["ottla.broker.authentication"]
+    assert [record.name for record in caplog.records] == ["ottla.broker.access.authentication"]
 
 
 # -- keys of token issuers ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.awaited_commits import AwaitedCommits
+from ottla.broker.transactions.awaited_commits import AwaitedCommits
 from ottla.env.timers import TimerWheel
 
 LIBRDKAFKA = "confluent-kafka-python 2.16.0-librdkafka-2.16.0"

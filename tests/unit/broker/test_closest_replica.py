@@ -12,11 +12,11 @@ from tests.unit.broker.test_leader_fetch import EPOCH, LeaderFixture, row
 from tests.unit.log.log_fixtures import NOW, batch, stored
 from tests.unit.log.txn_fixtures import txn_batch
 
-from ottla.cluster.view import PartitionView
+from ottla.broker.metadata.view import PartitionView
+from ottla.broker.partitions.manager import TruncationRequest
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, InvalidSettings
-from ottla.replica.manager import TruncationRequest
 from ottla.wire.messages.fetch import ReplicaState
 
 RACKS = {1: "a", 2: "b", 3: "c", 4: "b"}

@@ -19,14 +19,14 @@ from tests.unit.broker.cluster_fixtures import (
     topic_changes,
 )
 
-from ottla.broker.apis.coordinators import CoordinatorApis
-from ottla.broker.apis.metadata import MetadataApis
-from ottla.cluster.schema import broker_path, registered_json, registered_path, unregistered_json
-from ottla.cluster.store import Changed, Node
-from ottla.cluster.view import ClusterView
+from ottla.broker.cluster.metadata_apis import MetadataApis
+from ottla.broker.coordination.find_coordinator import CoordinatorApis
+from ottla.broker.metadata.nodes import broker_path, registered_json, registered_path, unregistered_json
+from ottla.broker.metadata.store import Changed, Node
+from ottla.broker.metadata.view import ClusterView
+from ottla.broker.partitions.partition import Role
 from ottla.model.errors import ErrorCode
 from ottla.model.types import Endpoint
-from ottla.replica.partition import Role
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest

@@ -18,12 +18,12 @@ from tests.unit.broker.cluster_fixtures import (
 )
 from tests.unit.broker.test_cluster_topics import ClusterAdmin, run
 
-from ottla.broker.apis.cluster import ClusterApis
-from ottla.broker.apis.groups import GroupApis
-from ottla.broker.apis.metadata import api_versions
-from ottla.cluster.ensemble import Ensemble, Member
-from ottla.cluster.schema import incarnation_of, registered_path
-from ottla.cluster.store import Put
+from ottla.broker.cluster.cluster_apis import ClusterApis
+from ottla.broker.cluster.metadata_apis import api_versions
+from ottla.broker.groups.group_apis import GroupApis
+from ottla.broker.metadata.nodes import incarnation_of, registered_path
+from ottla.broker.metadata.store import Put
+from ottla.broker.metadata.zookeeper.ensemble import Ensemble, Member
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

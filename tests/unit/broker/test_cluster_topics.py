@@ -12,14 +12,14 @@ import pytest
 from tests.unit.broker.admin_fixtures import Admin, create_skeleton
 from tests.unit.broker.cluster_fixtures import broker_changes, make_context, no_replicas
 
-from ottla.broker.apis.coordinators import CoordinatorApis
-from ottla.broker.cluster_metadata import ResolvedSettings
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.schema import broker_path
-from ottla.cluster.store import Create, Delete
-from ottla.cluster.view import PartitionView, TopicView
-from ottla.coordinator.group_runtime import OFFSETS_TOPIC
-from ottla.coordinator.transaction_runtime import TRANSACTION_TOPIC
+from ottla.broker.coordination.find_coordinator import CoordinatorApis
+from ottla.broker.groups.runtime import OFFSETS_TOPIC
+from ottla.broker.metadata.cluster_metadata import ResolvedSettings
+from ottla.broker.metadata.embedded import EmbeddedStore
+from ottla.broker.metadata.nodes import broker_path
+from ottla.broker.metadata.store import Create, Delete
+from ottla.broker.metadata.view import PartitionView, TopicView
+from ottla.broker.transactions.runtime import TRANSACTION_TOPIC
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from admin_fixtures import BROKER, GROUP, TOPIC, Admin, create_skeleton
 from tests.unit.broker.cluster_fixtures import make_transaction_apis
-from tests.unit.cluster.metadata_store_fixtures import Simulated
+from tests.unit.metadata.metadata_store_fixtures import Simulated
 
-from ottla.broker.producer_ids import BLOCK
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.store import SessionState
+from ottla.broker.metadata.embedded import EmbeddedStore
+from ottla.broker.metadata.store import SessionState
+from ottla.broker.transactions.producer_ids import BLOCK
 from ottla.model.errors import ErrorCode, InvalidTopic
 from ottla.testing.metadata_store import Timing
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest

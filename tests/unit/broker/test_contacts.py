@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ottla.broker.contacts import Contacts
-from ottla.cluster.view import BrokerView
+from ottla.broker.cluster.contacts import Contacts
+from ottla.broker.metadata.view import BrokerView
 
 RUN = 7
 

@@ -15,8 +15,8 @@ from random import Random
 import pytest
 
 from ottla.broker.broker import Broker
-from ottla.cluster.controller import ops_create_topic
-from ottla.cluster.view import PartitionView, TopicView
+from ottla.broker.metadata.topic_plans import ops_create_topic
+from ottla.broker.metadata.view import PartitionView, TopicView
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 

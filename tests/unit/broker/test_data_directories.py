@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.log.store_fixtures import StoreFixture
 
-from ottla.broker.data_directories import lock_data
-from ottla.broker.incarnation import write_runs
+from ottla.broker.cluster.data_directories import lock_data
+from ottla.broker.cluster.incarnation import write_runs
 from ottla.model.errors import StartError
 from ottla.testing.disk import MemoryDisk
 

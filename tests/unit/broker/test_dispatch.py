@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 
-from ottla.broker.access import ALL_ALLOWED
+from ottla.broker.access.permissions import ALL_ALLOWED
+from ottla.broker.access.throttling import Throttling
 from ottla.broker.component import ServedApi
 from ottla.broker.dispatch import MESSAGE_BYTES_MAX, Dispatcher
-from ottla.broker.throttling import Throttling
 from ottla.model.errors import InvalidRequest
 from ottla.testing.raw import read_answer, request_bytes
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse

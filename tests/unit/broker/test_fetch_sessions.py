@@ -16,9 +16,9 @@ from tests.unit.broker.test_fetch_transactions import READ_COMMITTED, Connection
 from tests.unit.log.log_fixtures import NOW, batch
 from tests.unit.log.txn_fixtures import txn_batch
 
-from ottla.broker.apis import fetch as fetch_module
+from ottla.broker.fetch import api as fetch_module
+from ottla.broker.partitions.partition import Partition
 from ottla.model.errors import ErrorCode
-from ottla.replica.partition import Partition
 from ottla.testing.raw import fetch_from, fetch_request, read_answer, request_bytes
 
 VERSION = 12

@@ -15,11 +15,11 @@ from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.log.log_fixtures import NOW, batch, split
 from tests.unit.log.store_fixtures import TOPIC_ID
-from tests.unit.replica.test_manager_transactions import TransactionFixture
+from tests.unit.partitions.test_manager_transactions import TransactionFixture
 
-from ottla.broker.access import ALL_ALLOWED
-from ottla.broker.apis.fetch import FetchApi
-from ottla.broker.apis.offsets import OffsetApis
+from ottla.broker.access.permissions import ALL_ALLOWED
+from ottla.broker.fetch.api import FetchApi
+from ottla.broker.partitions.offset_apis import OffsetApis
 from ottla.env.timers import Expiring
 from ottla.log.segment import FileRegion
 from ottla.log.transactions import EndedTransaction

@@ -12,9 +12,9 @@ from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_leader_fetch import EPOCH, LeaderFixture, row
 from tests.unit.log.log_fixtures import batch, topic
 
-from ottla.broker.apis.topics import TopicApis
-from ottla.broker.cluster_metrics import ClusterMetrics, lag_bytes
-from ottla.cluster.view import PartitionView
+from ottla.broker.cluster.metrics import ClusterMetrics, lag_bytes
+from ottla.broker.cluster.topic_apis import TopicApis
+from ottla.broker.metadata.view import PartitionView
 from ottla.env.metrics import Page
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 

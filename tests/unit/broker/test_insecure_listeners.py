@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cluster_fixtures import broker_changes
 
-from ottla.broker.listeners import insecure_listeners
-from ottla.broker.nodes import endpoint_for_brokers
-from ottla.cluster.view import BrokerView, ClusterView
+from ottla.broker.access.listener_security import insecure_listeners
+from ottla.broker.cluster.broker_addresses import endpoint_for_brokers
+from ottla.broker.metadata.view import BrokerView, ClusterView
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.unit.broker.cluster_fixtures import make_metadata
 from tests.unit.log.log_fixtures import batch, write
-from tests.unit.replica.test_partition import new_partition
+from tests.unit.partitions.test_partition import new_partition
 
-import ottla.broker.isr_changes as isr_changes_module
-from ottla.broker.isr_changes import CHECK_S, IsrChanges
-from ottla.replica.partition import Partition
+import ottla.broker.cluster.isr_changes as isr_changes_module
+from ottla.broker.cluster.isr_changes import CHECK_S, IsrChanges
+from ottla.broker.partitions.partition import Partition
 
 
 def isr_changes(replicas: Any, *, lag_ms: int = 3000, fetch_wait_ms: int = 500) -> tuple[IsrChanges, list[str]]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.coordination import journal_partition
+from ottla.broker.coordination.coordination import journal_partition
+from ottla.broker.partitions.partition import Role
 from ottla.model.errors import NotLeaderOrFollower
-from ottla.replica.partition import Role
 
 
 def replicas(*roles: Role) -> Any:

@@ -10,14 +10,14 @@ import pytest
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.broker.test_fetch_transactions import READ_COMMITTED, READ_UNCOMMITTED, Connection, FetchFixture
 from tests.unit.log.log_fixtures import batch
-from tests.unit.replica.test_manager_transactions import TransactionFixture
-from tests.unit.replica.test_replica_manager import Waiter
+from tests.unit.partitions.test_manager_transactions import TransactionFixture
+from tests.unit.partitions.test_replica_manager import Waiter
 
-from ottla.broker.apis.offsets import LATEST
-from ottla.cluster.view import PartitionView
+from ottla.broker.metadata.view import PartitionView
+from ottla.broker.partitions.offset_apis import LATEST
+from ottla.broker.partitions.partition import Partition, Until
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode
-from ottla.replica.partition import Partition, Until
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.replica_fetch import VERSION, FetchedRow, FetchedRows, FollowerRow, follower_fetch, parse_reply
 

@@ -12,7 +12,7 @@ from tests.unit.broker.test_leader_fetch import LeaderFixture
 from tests.unit.broker.test_produce_opening import SMALL, ProduceFixture
 from tests.unit.log.store_fixtures import TOPIC_ID
 
-from ottla.cluster.view import PartitionView
+from ottla.broker.metadata.view import PartitionView
 from ottla.model.errors import ErrorCode
 from ottla.testing.raw import fetch_from, fetch_request, produce_request, read_answer, request_bytes
 from ottla.wire.messages.fetch import ReplicaState

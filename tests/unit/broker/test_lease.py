@@ -11,16 +11,16 @@ import pytest
 from tests.unit.broker.cluster_fixtures import make_metadata
 
 from ottla.broker.broker import Broker
-from ottla.broker.contacts import Contacts
-from ottla.broker.membership import Membership
-from ottla.cluster.schema import state_path, topic_path
-from ottla.cluster.store import Changed, Node
-from ottla.cluster.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.broker.cluster.contacts import Contacts
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.metadata.nodes import state_path, topic_path
+from ottla.broker.metadata.store import Changed, Node
+from ottla.broker.metadata.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.broker.partitions.partition import Role
 from ottla.env import tasks as env_tasks
 from ottla.env.tasks import Tasks
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
-from ottla.replica.partition import Role
 
 STATE = PartitionView(leader=1, leader_epoch=3, replicas=(1, 2), isr=(1, 2))
 
@@ -172,8 +172,10 @@ def test_broker_that_leaves_hands_each_topic_over_once(
 ) -> None:
     """A controller elects it again while it is alive. It would never stop."""
     topic: Any = SimpleNamespace(name="t", partitions=())
-    monkeypatch.setattr("ottla.broker.membership.leave", lambda view, broker, min_isr: [topic])
-    monkeypatch.setattr("ottla.broker.membership.ops_elect", lambda view, topics: [each.name for each in topics])
+    monkeypatch.setattr("ottla.broker.cluster.membership.leave", lambda view, broker, min_isr: [topic])
+    monkeypatch.setattr(
+        "ottla.broker.cluster.membership.ops_elect", lambda view, topics: [each.name for each in topics]
+    )
 
     async def write(decide: Any) -> Any:
         ops, names = decide(membership.view)

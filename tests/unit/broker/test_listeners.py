@@ -16,10 +16,10 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ottla.broker.listeners import ListenerSecurity
-from ottla.broker.peer_logins import Peers
-from ottla.cluster.access_nodes import AccessView, entity_path
-from ottla.cluster.schema import config_json
+from ottla.broker.access.listener_security import ListenerSecurity
+from ottla.broker.access.peer_logins import Peers
+from ottla.broker.metadata.access_nodes import AccessView, entity_path
+from ottla.broker.metadata.nodes import config_json
 from ottla.env.clock import SystemClock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata, make_view, partition, topic_changes
 from tests.unit.broker.request_fixtures import request_context
 from tests.unit.log.log_fixtures import batch
-from tests.unit.replica.test_log_moves import MoveFixture
+from tests.unit.partitions.test_log_moves import MoveFixture
 
-from ottla.broker.apis.log_dirs import LogDirApis
-from ottla.broker.apis.topics import TopicApis
+from ottla.broker.cluster.topic_apis import TopicApis
+from ottla.broker.partitions.log_dir_apis import LogDirApis
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.peer_logins import Peers, PeerTokens
+from ottla.broker.access.peer_logins import Peers, PeerTokens
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint

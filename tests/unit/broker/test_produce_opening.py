@@ -10,11 +10,11 @@ from typing import Any
 
 from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.log.log_fixtures import NOW, batch, topic
-from tests.unit.replica.test_replica_manager import ManagerFixture
+from tests.unit.partitions.test_replica_manager import ManagerFixture
 
-from ottla.broker.access import ALL_ALLOWED
-from ottla.broker.apis.produce import ProduceApi
-from ottla.cluster.view import PartitionView
+from ottla.broker.access.permissions import ALL_ALLOWED
+from ottla.broker.metadata.view import PartitionView
+from ottla.broker.produce.api import ProduceApi
 from ottla.model.errors import ErrorCode
 from ottla.model.opening import OpeningRules, open_batch
 from ottla.model.records import Record, build_batch

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import schema_lookup
-from ottla.broker.schema_lookup import RegistryUnavailable, SchemaLookups, connect
+from ottla.broker.validation import schema_lookup
+from ottla.broker.validation.schema_lookup import RegistryUnavailable, SchemaLookups, connect
 from ottla.client.errors import PropertyRefused
 from ottla.client.registry import RegistryUnreachable
 from ottla.model.schema_ids import SchemaRef

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata, make_view, partition, topic_changes
 from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
-from ottla.broker.dead_letters import DeadLetters
-from ottla.broker.schema_settings import new_dead_letter_topic
+from ottla.broker.metadata.schema_settings import new_dead_letter_topic
+from ottla.broker.validation.dead_letters import DeadLetters
 from ottla.client.registry import RegistryUnreachable
 from ottla.log.checkpoints import CLEAN_STOP
 from ottla.model.batch import read_header

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
-from ottla.broker.listeners import ListenerSecurity
+from ottla.broker.access.listener_security import ListenerSecurity
+from ottla.broker.access.peer_logins import Peers
 from ottla.broker.main import gather_settings
-from ottla.broker.peer_logins import Peers
 from ottla.cli.connection import load_properties
 from ottla.cli.listeners import who_listens
 from ottla.model.settings import describe_broker

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.sessions import (
+from ottla.broker.fetch.sessions import (
     EVICTION_S,
     PARTITIONS_MAX,
     PARTITIONS_TOTAL_MAX,

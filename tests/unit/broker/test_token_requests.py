@@ -13,12 +13,12 @@ import pytest
 from tests.unit.broker.admin_fixtures import NOW_MS, Admin, create_skeleton
 from tests.unit.broker.request_fixtures import request_context
 
-from ottla.broker.access import Access
-from ottla.broker.apis.tokens import TokenApis
-from ottla.broker.authentication import _Login
-from ottla.cluster.access_nodes import ACCESS_SKELETON
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.store import Create
+from ottla.broker.access.authentication import _Login
+from ottla.broker.access.permissions import Access
+from ottla.broker.access.token_apis import TokenApis
+from ottla.broker.metadata.access_nodes import ACCESS_SKELETON
+from ottla.broker.metadata.embedded import EmbeddedStore
+from ottla.broker.metadata.store import Create
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings
 from ottla.net.connection import ANONYMOUS

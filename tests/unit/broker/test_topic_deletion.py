@@ -10,13 +10,13 @@ from typing import Any
 from tests.unit.broker.cluster_fixtures import UNUSED, make_metadata
 from tests.unit.broker.request_fixtures import request_context
 
-from ottla.broker.apis.topics import TopicApis
-from ottla.cluster.controller import NewTopic, ops_create_topic, plan_create_topic
-from ottla.cluster.decide import load_view
-from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.schema import deleted_topic_path, ops_create_skeleton, to_json
-from ottla.cluster.store import Create
-from ottla.cluster.view import ClusterView
+from ottla.broker.cluster.topic_apis import TopicApis
+from ottla.broker.metadata.decide import load_view
+from ottla.broker.metadata.embedded import EmbeddedStore
+from ottla.broker.metadata.nodes import deleted_topic_path, ops_create_skeleton, to_json
+from ottla.broker.metadata.store import Create
+from ottla.broker.metadata.topic_plans import NewTopic, ops_create_topic, plan_create_topic
+from ottla.broker.metadata.view import ClusterView
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 NOW_MS = 1_000_000

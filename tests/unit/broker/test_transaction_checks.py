@@ -23,14 +23,15 @@ from tests.unit.broker.test_produce_opening import Connection, SlowOpener, settl
 from tests.unit.log.log_fixtures import NOW, topic
 from tests.unit.log.store_fixtures import spec
 from tests.unit.log.txn_fixtures import txn_batch
-from tests.unit.replica.test_replica_manager import ONLY_REPLICA, ManagerFixture
+from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
-from ottla.broker.access import ALL_ALLOWED
-from ottla.broker.apis.produce import ProduceApi
-from ottla.broker.transaction_checks import Term, TransactionChecks, term_of
-from ottla.coordinator.outcome import Client, Producer
-from ottla.coordinator.request_order import RequestOrder
-from ottla.coordinator.runtime import StaleConnection
+from ottla.broker.access.permissions import ALL_ALLOWED
+from ottla.broker.client import Client
+from ottla.broker.coordinators.outcome import Producer
+from ottla.broker.coordinators.request_order import RequestOrder
+from ottla.broker.coordinators.runtime import StaleConnection
+from ottla.broker.produce.api import ProduceApi
+from ottla.broker.transactions.checks import Term, TransactionChecks, term_of
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition

@@ -10,13 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from ottla.broker.metadata.placement import plan_balance, plan_decommission
 from ottla.cli import cluster_moves
 from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement, ReplicaLog
 from ottla.cli.cluster_moves import parse_file, parse_targets, to_view
 from ottla.cli.cluster_noun import command
 from ottla.cli.cluster_status import describe_status
 from ottla.client.connection import Node
-from ottla.cluster.placement import plan_balance, plan_decommission
 from ottla.model.types import TopicPartition
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.listeners import insecure_listeners
+from ottla.broker.access.listener_security import insecure_listeners
 from ottla.broker.main import gather_settings
+from ottla.broker.metadata.embedded import EmbeddedStore
 from ottla.cli.connection import load_properties, make_connection
 from ottla.cli.doctor_security import check_security
 from ottla.client.security import Security
-from ottla.cluster.embedded import EmbeddedStore
 from ottla.model.settings import BrokerSettings
 from ottla.security.authority import describe
 from ottla.security.certificates import load_key_pair, server_context, subject_of

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from confluent_kafka import KafkaError, Message
 
+from ottla.broker.groups.journal import Cause, CauseKind, Rebalance, journal_key
 from ottla.cli import cluster as cluster_module
 from ottla.cli import group_lag
 from ottla.cli.cluster import (
@@ -25,7 +26,6 @@ from ottla.cli.duration import format_duration_ms, parse_duration_ms
 from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.group_state import GroupListing, GroupMember, GroupState
 from ottla.cli.group_why import ADVICE, draw_timeline
-from ottla.coordinator.journal import Cause, CauseKind, Rebalance, journal_key
 
 JOURNAL = "__ottla_rebalances"
 

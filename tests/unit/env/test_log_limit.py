@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.broker import authentication, dispatch, listeners
-from ottla.broker.apis import configs, coordinators, topics
+from ottla.broker import dispatch
+from ottla.broker.access import authentication
+from ottla.broker.access import listener_security as listeners
+from ottla.broker.cluster import config_apis as configs
+from ottla.broker.cluster import topic_apis as topics
+from ottla.broker.coordination import find_coordinator as coordinators
 from ottla.env import metrics_server
 from ottla.env.log_limit import PER_MINUTE_MAX, LogLimit
 from ottla.env.process import log_to_stderr

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cluster.schema import config_json, group_config_path, group_of
-from ottla.cluster.store import Changed, Node, check_path
-from ottla.cluster.view import ClusterView
+from ottla.broker.metadata.nodes import config_json, group_config_path, group_of
+from ottla.broker.metadata.store import Changed, Node, check_path
+from ottla.broker.metadata.view import ClusterView
 from ottla.model.settings import (
     GROUP_SETTINGS,
     BrokerSettings,

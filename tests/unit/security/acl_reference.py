@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
-from ottla.cluster.access_nodes import AccessView, acl_path, acls_json
+from ottla.broker.metadata.access_nodes import AccessView, acl_path, acls_json
 from ottla.security.acls import (
     AclFilter,
     Authorizer,

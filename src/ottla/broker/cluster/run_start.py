@@ -1,0 +1,118 @@
+"""Begins a run of the broker: reads the metadata, opens the logs, and marks those that may lack records.
+
+`incarnation` explains the order of these steps.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+from ottla.broker.cluster.incarnation import recognise
+from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.registration import dirs_of_last_run
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
+from ottla.broker.metadata.nodes import BROKER_DEFAULT, CLUSTER_SECRET, broker_config_path, registered_path, topic_of
+from ottla.broker.metadata.seen_metadata import SeenMetadata
+from ottla.broker.metadata.store import Changed, MalformedNode, Op, in_multis
+from ottla.broker.metadata.topic_plans import ops_bump_leader_epochs, put_state
+from ottla.broker.metadata.view import ClusterView
+from ottla.broker.partitions.served_partitions import ServedPartitions
+from ottla.env.advice import directory_advice
+from ottla.env.disk import Disk
+from ottla.log.store import LogStore
+from ottla.model.errors import StartError
+from ottla.model.settings import InvalidSettings
+
+log = logging.getLogger(__name__)
+
+
+class RunStart:
+    """The steps from the open metadata store to logs that may be written."""
+
+    def __init__(
+        self,
+        *,
+        metadata: ClusterMetadata,
+        partitions: ServedPartitions,
+        membership: Membership,
+        seen: SeenMetadata,
+        disk: Disk,
+        log_store: LogStore,
+        incarnation: bytes,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._membership = membership
+        self._seen = seen
+        self._disk = disk
+        self._log_store = log_store
+        self._incarnation = incarnation
+        self._monotonic = monotonic
+
+    async def run(self) -> bytes:
+        """Return the secret of the cluster. Raise StartError, StoreError, MalformedNode."""
+        metadata, log_store = self._metadata, self._log_store
+        is_alone = not metadata.started_settings.zookeeper_connect
+        nodes = await self._seen.load(metadata.store, self._monotonic)
+        metadata.view.apply([Changed(path, node) for path, node in nodes.items()])
+        self._check_settings()
+        metadata.apply_dynamic_settings()
+        specs = self._partitions.all_specs()
+        registered = nodes.get(registered_path(metadata.broker_id))
+        last_dirs = None if registered is None else dirs_of_last_run(registered)
+        try:
+            compared = recognise(self._disk, log_store, last_dirs, self._incarnation.hex())
+            log_store.load(specs)
+        except OSError as error:
+            raise StartError(f"the logs cannot be opened: {error}; check the disk") from None
+        if not is_alone:
+            self._check_epochs()
+        elif not log_store.was_clean:
+            log.warning("the last stop was not clean: logs were checked and leader epochs go up")
+            await self._bump_leader_epochs()
+        try:
+            await self._membership.begin_run(last_dirs, compared)
+        except OSError as error:
+            advice = directory_advice(error, option="--data")
+            raise StartError(f"a data directory cannot be written: {advice}") from None
+        return bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
+
+    def _check_settings(self) -> None:
+        """Raise MalformedNode if the settings of brokers in the store are invalid."""
+        metadata = self._metadata
+        defaults, own = metadata.view.dynamic_config(metadata.broker_id)
+        for name, config in ((BROKER_DEFAULT, defaults), (str(metadata.broker_id), own)):
+            try:
+                metadata.started_settings.with_dynamic(config, {})
+            except InvalidSettings as error:
+                raise MalformedNode(broker_config_path(name), error) from None
+
+    def _check_epochs(self) -> None:
+        """Raise StartError if a log has a later leader epoch than the store of the cluster.
+
+        The store then lost changes. New leaders would use epochs again, and nobody could see which records differ.
+        """
+        view, where = self._metadata.view, self._metadata.started_settings.zookeeper_connect
+        for name, its_log in self._log_store.logs.items():
+            stored = view.topics[name.topic].partitions[name.partition].leader_epoch
+            if its_log.epochs.latest > stored:
+                raise StartError(
+                    f"partition {name} has leader epoch {its_log.epochs.latest} on disk, but {stored} in ZooKeeper at "
+                    f"{where}: ZooKeeper lost changes, or this data directory is another cluster's; restore ZooKeeper "
+                    "from a newer backup"
+                )
+
+    async def _bump_leader_epochs(self) -> None:
+        """Increase the leader epochs of the partitions that this broker leads, 100 topics at a time."""
+        view, own = self._metadata.view, self._metadata.broker_id
+        led = [topic for topic in view.topics.values() if topic.is_led_by(own)]
+        for multi in in_multis(put_state(view, topic) for topic in led):
+            topics = [topic_of(op.path) for op in multi]
+
+            def decide(view: ClusterView, topics: list[str] = topics) -> tuple[list[Op], None]:
+                return ops_bump_leader_epochs(view, topics, own), None
+
+            await self._metadata.write(decide, watched=False)

@@ -1,0 +1,1 @@
+"""coordination: connects the coordinators to the broker and to the coordinators of other brokers."""

@@ -1,0 +1,800 @@
+"""The classic group protocol (JoinGroup, SyncGroup, Heartbeat, LeaveGroup), as a state machine. Pure.
+
+                     first join                all joined, or timeout
+            Empty ───────────────► Preparing ──────────────────────────► Completing
+              ▲                     Rebalance ◄────────────────────────── Rebalance
+              │  no members         ▲   │      join with changed metadata,    │
+              └─────────────────────┼───┘      leave, expiry, no SyncGroup    │ the leader's SyncGroup
+                                    │                                         ▼
+                                    └────────────────────────────────────── Stable
+            Dead: retired, from any state     leader rejoins, or as above
+
+A rebalance has two steps. In PreparingRebalance the group parks every JoinGroup. When all members have joined, or the
+longest rebalance timeout has passed, the group removes dynamic members that did not join, increments the generation,
+and answers every parked join; the leader's response lists the members. In CompletingRebalance the group parks every
+SyncGroup until the leader's arrives with the assignments of all members. They become the group's record, and the group
+answers all parked syncs. An Empty group first waits for ``group.initial.rebalance.delay.ms``, and longer while more
+members join, so that a starting deployment does not rebalance once per process.
+
+The durable state is one record per group. The group emits it when a generation has its assignments, when the group
+becomes Empty, and when a static member was replaced without a rebalance. ``replay`` stores it; all other state is soft
+and ``resume`` rebuilds it after a load. Handlers change the soft state immediately; if their records are not stored,
+the shard discards the object.
+
+Deadlines: each member has a session deadline, each pending member id has a deadline, and the group has a join deadline
+and a sync deadline. There are no timers: setting a deadline lowers ``wake_at`` if it is earlier, a heartbeat only
+changes the member's own deadline, and ``expire`` handles passed deadlines in their order and computes ``wake_at``.
+
+Invariants
+  1  The leader is a member, or None if the group has no members.
+  2  Joins are parked in PreparingRebalance only, syncs in CompletingRebalance only; each ticket is answered once.
+  3  At least one protocol is supported by all members.
+  4  PreparingRebalance has a join deadline. While a member has not synced its generation, there is a sync deadline.
+  5  ``wake_at`` is not later than the earliest deadline.
+
+Differences from Kafka 4.3: Kafka never answers a parked JoinGroup or SyncGroup if the same member sends another one or
+leaves; Ottla answers REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID. In Kafka a member whose connection closes while its
+first join is parked stays for up to five minutes; in Ottla it leaves (``abandon``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from ottla.broker.client import Client
+from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, Ticket
+from ottla.broker.groups.classic_causes import ClassicJournal, subscription_change
+from ottla.broker.groups.classic_member import (
+    CONSUMER,
+    NULL_PROTOCOL_FROM,
+    ClassicMember,
+    Parked,
+    Pending,
+    Protocols,
+    joining_member,
+    loaded_member,
+    protocols_of,
+    rebalance_timeout_ms,
+    reject_parked_join,
+    replacement,
+    subscribed_topics,
+    sync_wait_ms,
+)
+from ottla.broker.groups.journal import Cause, CauseKind
+from ottla.broker.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
+from ottla.broker.groups.subscription import Assignment, encode_assignment
+from ottla.model.errors import ErrorCode, Refused
+from ottla.wire.messages.describe_groups import DescribedGroup
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+EMPTY: Final = "Empty"
+PREPARING: Final = "PreparingRebalance"
+COMPLETING: Final = "CompletingRebalance"
+STABLE: Final = "Stable"
+DEAD: Final = "Dead"
+
+#: A new member sends no heartbeats before its first join is answered; this timeout applies until then.
+NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+ID_PREFIX_CHARACTERS_MAX: Final = 1000
+#: Lower bound of the join deadline that is set again when no member has joined.
+WAIT_AGAIN_MS_MIN: Final = 1000
+
+#: JoinGroup versions
+_MEMBER_ID_REQUIRED_FROM: Final = 4
+_SKIP_ASSIGNMENT_FROM: Final = 9
+#: the first version of LeaveGroup with several members
+_BATCH_LEAVE_FROM: Final = 3
+
+_NO_PARTITIONS: Final = encode_assignment(Assignment(version=0), 0)
+
+# Kinds of deadlines; of two equal deadlines, the kind with the lower number is handled first.
+_PENDING, _SESSION, _JOIN, _SYNC = range(4)
+
+
+class ClassicGroup:
+    """One classic group."""
+
+    group_type: Final = "classic"
+
+    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
+        self.group_id = group_id
+        self._context = context
+
+        #: the durable state; only ``replay`` sets it
+        self.stored: GroupMetadataValue | None = None
+
+        # The group
+        self.state: str = EMPTY
+        #: wall clock; -1 if unknown
+        self.state_since_ms = -1
+        self.generation = 0
+        #: None if no member ever joined: the group only has offsets
+        self.protocol_type: str | None = None
+        #: chosen for this generation
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        #: by member id, in the order in which they joined
+        self.members: dict[str, ClassicMember] = {}
+        #: group instance id -> member id
+        self._static: dict[str, str] = {}
+        #: protocol name -> number of members that support it
+        self._supporters: Counter[str] = Counter()
+        #: subscribed topics of all members in this generation; None if unknown
+        self._topics: frozenset[str] | None = None
+
+        # Parked requests and deadlines
+        #: by the member id that was returned with MEMBER_ID_REQUIRED
+        self.pending: dict[str, Pending] = {}
+        self._parked_joins = 0
+        #: ticket of a parked JoinGroup or SyncGroup -> its member
+        self._waiting: dict[Ticket, ClassicMember] = {}
+        #: ids of members that were told this generation and have not sent SyncGroup
+        self._unsynced: set[str] = set()
+        self._join_deadline = NEVER
+        self._sync_deadline = NEVER
+        self.wake_at = NEVER
+
+        # The first rebalance of an empty group
+        self._is_initial = False
+        self._initial_delay_ms = 0
+        self._initial_remaining_ms = 0
+        self._initial_has_new = False
+
+        self._journal = ClassicJournal(group_id, context)
+
+    # -- durable ------------------------------------------------------------------------------------------------------
+
+    def replay(self, value: GroupMetadataValue) -> None:
+        """Store the group's record. At run time the handler that made it has changed the soft state already."""
+        self.stored = value
+
+    def resume(self, now: Moment, cause: Cause | None = None) -> None:
+        """Rebuild the soft state from the record. Every member starts a new session.
+
+        Consumers without any assignment were downgraded from the consumer protocol: they rebalance, for this cause.
+        """
+        stored = self.stored
+        if stored is None:
+            return
+        self.generation = stored.generation
+        self.protocol_type = stored.protocol_type or None
+        self.protocol_name = stored.protocol
+        self.state = STABLE if stored.members else EMPTY
+        self.state_since_ms = stored.current_state_timestamp
+        for each in stored.members:
+            self._insert(loaded_member(each, stored.protocol, now))
+        self.leader_id = stored.leader if stored.leader in self.members else next(iter(self.members), None)
+        self._journal.loaded(self.members.values(), now)
+        self._find_topics()
+        self._find_wake_at()
+        is_unassigned = self.protocol_type == CONSUMER and not any(each.assignment for each in stored.members)
+        if len(self.members) > self._context.settings.group_max_size:
+            text = f"{len(self.members)} members are more than group.max.size allows"
+            cause = Cause(kind=CauseKind.COORDINATOR_MOVED, detail=text)
+        elif not self.members or not is_unassigned:
+            return
+        self._journal.note(cause or Cause(kind=CauseKind.COORDINATOR_MOVED), now)
+        self._prepare_rebalance(now, Outcome())
+
+    # -- JoinGroup ----------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle JoinGroup (11) v0-v9. v1 rebalance timeout. v4 needs id. v5 static. v8 reason. v9 skip_assignment."""
+        out = Outcome()
+        parked = Parked(ticket, client.version)
+        member_id = request.member_id
+        settings = self._context.settings
+        shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout <= longest_ms:
+            reject_parked_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
+        elif not self._has_room(member_id):
+            reject_parked_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            self._remove_rejected(member_id, now, out)
+        elif self.state == DEAD:
+            reject_parked_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
+        elif not self._supports(request):
+            reject_parked_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
+        elif not member_id:
+            self._join_new(request, client, parked, now, out)
+        elif member_id in self.pending and request.group_instance_id is None:
+            self._add(member_id, request, client, parked, now, out)
+        else:
+            try:
+                member = self._known(member_id, request.group_instance_id)
+            except Refused as refused:
+                reject_parked_join(parked, member_id, refused.code, out)
+            else:
+                self._rejoin(member, request, parked, now, out)
+        return out
+
+    def _has_room(self, member_id: str) -> bool:
+        """Return whether group.max.size admits the member. In PreparingRebalance only parked joins count."""
+        size_max = self._context.settings.group_max_size
+        member = self.members.get(member_id)
+        if self.state == PREPARING:
+            return (member is not None and member.parked_join is not None) or self._parked_joins < size_max
+        if self.state in (COMPLETING, STABLE):
+            return member is not None or len(self.members) < size_max
+        return True
+
+    def _remove_rejected(self, member_id: str, now: Moment, out: Outcome) -> None:
+        self.pending.pop(member_id, None)
+        member = self.members.get(member_id)
+        if member is not None:
+            self._remove(member, out)
+        self._maybe_complete_join(now, out)
+
+    def _supports(self, request: JoinGroupRequest) -> bool:
+        names = {each.name for each in request.protocols}
+        if self.state == EMPTY:
+            return bool(request.protocol_type and names)
+        return request.protocol_type == self.protocol_type and any(
+            self._supporters[name] == len(self.members) for name in names
+        )
+
+    def _join_new(self, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome) -> None:
+        instance_id = request.group_instance_id
+        # A client id may be as long as a protocol string can be; the member id must not exceed that length.
+        prefix = (client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
+        member_id = f"{prefix}-{self._context.new_uuid()}"
+        if instance_id is not None and instance_id in self._static:
+            self._replace_static(member_id, request, client, parked, now, out)
+        elif instance_id is not None or client.version < _MEMBER_ID_REQUIRED_FROM:
+            self._add(member_id, request, client, parked, now, out)
+        else:
+            self.pending[member_id] = Pending(self._due_in(request.session_timeout, now), client.host)
+            reject_parked_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
+
+    def _add(
+        self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
+    ) -> None:
+        self.pending.pop(member_id, None)
+        member = joining_member(member_id, request, client, now)
+        member.is_new = True
+        member.session_deadline = self._due_in(NEW_MEMBER_TIMEOUT_MS, now)
+        self.protocol_type = request.protocol_type
+        self._insert(member)
+        self._park_join(member, parked, out)
+        self._initial_has_new = True
+        self._journal.joined(member, request.reason, now)
+        self._rebalance_or_complete(now, out)
+
+    def _rejoin(
+        self, member: ClassicMember, request: JoinGroupRequest, parked: Parked, now: Moment, out: Outcome
+    ) -> None:
+        """Handle the join of a known member. Repeat the response to a follower that joins with unchanged protocols."""
+        protocols = protocols_of(request)
+        is_leader = member.member_id == self.leader_id
+        member.last_progress = now.monotonic_s
+        if protocols == member.protocols and (self.state == COMPLETING or (self.state == STABLE and not is_leader)):
+            self._renew(member, now)
+            out.replies.append((parked.ticket, self._generation_for(member, parked.version)))
+            return
+        change = self._change_of(member, protocols)
+        if self.state != PREPARING:
+            self._journal.rejoined(member, request.reason, change, is_leader, now)
+        elif change:
+            self._journal.note_member(CauseKind.SUBSCRIPTION_CHANGED, member, change, now)
+        self._refresh_subscription(member, request)
+        self._park_join(member, parked, out)
+        self._rebalance_or_complete(now, out)
+
+    def _replace_static(
+        self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
+    ) -> None:
+        """Replace a static member that restarted without its member id, and fence the old member id."""
+        assert request.group_instance_id is not None
+        old = self.members.pop(self._static[request.group_instance_id])
+        leader_before = self.leader_id
+        self._answer_join(old, ErrorCode.FENCED_INSTANCE_ID, out)
+        self._answer_sync(old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID), out)
+        self._unsynced.discard(old.member_id)
+        member = self.members[member_id] = replacement(old, member_id, client, now)
+        self._static[request.group_instance_id] = member_id
+        if self.leader_id == old.member_id:
+            self.leader_id = member_id
+        self._refresh_subscription(member, request)
+        self._renew(member, now)
+        is_protocol_kept = self.state == STABLE and self._choose_protocol() == self.protocol_name
+        if is_protocol_kept and not self._subscription_changed(member, old):
+            response = self._generation_for(member, client.version)
+            response.skip_assignment = member_id == self.leader_id
+            if client.version < _SKIP_ASSIGNMENT_FROM:
+                # Without skip_assignment, a client that sees itself as the leader computes an unneeded assignment.
+                response.leader, response.members, response.skip_assignment = leader_before or "", (), False
+            out.records.append(self._record())
+            out.replies.append((parked.ticket, response))
+            return
+        self._journal.replaced(old, client, self._change_of(old, member.protocols), request.reason, now)
+        self._park_join(member, parked, out)
+        self._rebalance_or_complete(now, out)
+
+    def _subscription_changed(self, member: ClassicMember, old: ClassicMember) -> bool:
+        """Return whether the topics differ. Kafka compares the protocols only, so new topics get no partitions."""
+        before, after = old.metadata(self.protocol_name), member.metadata(self.protocol_name)
+        return self.protocol_type == CONSUMER and subscribed_topics(before) != subscribed_topics(after)
+
+    def _refresh_subscription(self, member: ClassicMember, request: JoinGroupRequest) -> None:
+        self._supporters.subtract(member.protocol_names)
+        member.protocols = protocols_of(request)
+        self._supporters.update(member.protocol_names)
+        member.rebalance_timeout_ms = rebalance_timeout_ms(request.rebalance_timeout, request.session_timeout)
+        member.session_timeout_ms = request.session_timeout
+        member.is_from_log = False
+
+    # -- the rebalance ------------------------------------------------------------------------------------------------
+
+    def _rebalance_or_complete(self, now: Moment, out: Outcome) -> None:
+        if self.state == PREPARING:
+            self._maybe_complete_join(now, out)
+        else:
+            self._prepare_rebalance(now, out)
+
+    def _prepare_rebalance(self, now: Moment, out: Outcome) -> None:
+        if self.state == COMPLETING:
+            for member in self.members.values():
+                member.assignment = b""
+                if self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out):
+                    self._renew(member, now)
+        self._unsynced.clear()
+        self._sync_deadline = NEVER
+        self._is_initial = self.state == EMPTY
+        self._enter(PREPARING, now)
+        if self._is_initial:
+            delay_ms = self._context.settings.group_initial_rebalance_delay_ms
+            self._initial_has_new = False
+            self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
+            self._delay_initial(delay_ms, now)
+            if delay_ms == 0:
+                self._complete_join(now, out)
+        elif self._have_all_joined():
+            self._complete_join(now, out)
+        else:
+            self._join_deadline = self._due_in(self._rebalance_timeout_ms(), now)
+
+    def _delay_initial(self, delay_ms: int, now: Moment) -> None:
+        self._initial_delay_ms = delay_ms
+        self._join_deadline = self._due_in(delay_ms, now)
+
+    def _have_all_joined(self) -> bool:
+        return self._parked_joins == len(self.members) and not self.pending
+
+    def _maybe_complete_join(self, now: Moment, out: Outcome) -> None:
+        if self.state == PREPARING and not self._is_initial and self._have_all_joined():
+            self._complete_join(now, out)
+
+    def _end_join_wait(self, now: Moment, out: Outcome) -> None:
+        if self._is_initial and self._initial_has_new and self._initial_remaining_ms > 0:
+            remaining_ms = self._initial_remaining_ms
+            self._initial_has_new = False
+            self._initial_remaining_ms = max(remaining_ms - self._initial_delay_ms, 0)
+            self._delay_initial(min(self._context.settings.group_initial_rebalance_delay_ms, remaining_ms), now)
+        else:
+            self._complete_join(now, out)
+
+    def _complete_join(self, now: Moment, out: Outcome) -> None:
+        """Start the next generation: all members joined, or the join deadline has passed."""
+        timeout_ms = self._rebalance_timeout_ms()
+        for member in [each for each in self.members.values() if each.parked_join is None and not each.is_static]:
+            text = f"it did not rejoin within {timeout_ms} ms"
+            self._journal.note_member(CauseKind.MAX_POLL_INTERVAL, member, text, now)
+            self._remove(member, out)
+        if self.members and not self._elect_leader():
+            # Only static members are left and none joined: wait until one joins or until their sessions expire.
+            self._join_deadline = self._due_in(max(self._rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
+            return
+        self._join_deadline = NEVER
+        self.generation += 1
+        self.protocol_name = self._choose_protocol() if self.members else None
+        self._find_topics()
+        if not self.members:
+            self._enter(EMPTY, now)
+            out.records.append(self._record())
+            out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
+            return
+        self._enter(COMPLETING, now)
+        self._sync_deadline = self._due_in(sync_wait_ms(self._rebalance_timeout_ms()), now)
+        for member in self.members.values():
+            self._unsynced.add(member.member_id)
+            version = member.parked_join.version if member.parked_join is not None else 0
+            self._answer_join(member, self._generation_for(member, version), out)
+            member.is_new = False
+            member.last_progress = now.monotonic_s
+            self._renew(member, now)
+
+    def _elect_leader(self) -> bool:
+        """Keep the leader if it joined, else elect the first member that joined. Return False if no member joined."""
+        leader = self.members.get(self.leader_id or "")
+        if leader is None or leader.parked_join is None:
+            leader = next((each for each in self.members.values() if each.parked_join is not None), None)
+        if leader is None:
+            return False
+        self.leader_id = leader.member_id
+        return True
+
+    def _choose_protocol(self) -> str:
+        """Return the protocol that most members prefer among those that all support; of equals the first voted for."""
+        candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return max(votes, key=votes.__getitem__)
+
+    def _generation_for(self, member: ClassicMember, version: int) -> JoinGroupResponse:
+        others = self.members.values() if member.member_id == self.leader_id else ()
+        return JoinGroupResponse(
+            generation_id=self.generation, protocol_type=self.protocol_type, leader=self.leader_id or "",
+            protocol_name=self.protocol_name or (None if version >= NULL_PROTOCOL_FROM else ""),
+            member_id=member.member_id, members=[each.described_to_leader(self.protocol_name) for each in others],
+        )  # fmt: skip
+
+    # -- SyncGroup ----------------------------------------------------------------------------------------------------
+
+    def sync(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle SyncGroup (14) v0-v5. v3 adds static members, v5 protocol type and name; null is not checked."""
+        out = Outcome()
+        try:
+            member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
+            self._check_protocol(request)
+            if self.state == PREPARING:
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        except Refused as refused:
+            out.replies.append((ticket, SyncGroupResponse(error_code=refused.code)))
+            return out
+        member.last_progress = now.monotonic_s
+        self._unsynced.discard(member.member_id)
+        if self.state == STABLE:
+            self._renew(member, now)
+            out.replies.append((ticket, self._assignment_for(member)))
+            return out
+        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+        member.parked_sync = Parked(ticket, client.version)
+        self._waiting[ticket] = member
+        if member.member_id == self.leader_id:
+            self._assign(request, now, out)
+        return out
+
+    def _check_protocol(self, request: SyncGroupRequest) -> None:
+        pairs = (request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)
+        if any(sent is not None and chosen is not None and sent != chosen for sent, chosen in pairs):
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def _assign(self, request: SyncGroupRequest, now: Moment, out: Outcome) -> None:
+        """Store the leader's assignments. A member that the leader left out gets an empty assignment."""
+        assignments = {each.member_id: each.assignment for each in request.assignments}
+        empty = _NO_PARTITIONS if self.protocol_type == CONSUMER else b""
+        self._enter(STABLE, now)
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, empty)
+            if self._answer_sync(member, self._assignment_for(member), out):
+                self._renew(member, now)
+        out.records.append(self._record())
+        out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
+
+    def _assignment_for(self, member: ClassicMember) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+
+    # -- Heartbeat, LeaveGroup, OffsetCommit --------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle Heartbeat (12) v0-v4. v3 adds static members."""
+        code = ErrorCode.NONE
+        try:
+            member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
+        except Refused as refused:
+            code = refused.code
+        else:
+            self._renew(member, now)
+            if self.state == PREPARING:
+                code = ErrorCode.REBALANCE_IN_PROGRESS
+        return Outcome(replies=[(ticket, HeartbeatResponse(error_code=code))])
+
+    def leave(
+        self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment,
+        is_behind: Callable[[ClassicMember], bool] = lambda _: False,
+    ) -> Outcome:  # fmt: skip
+        """Handle LeaveGroup (13) v0-v5. Up to v2 one member and a top-level error code. v3 many members. v5 reasons.
+
+        ``is_behind`` returns whether a member has unread records; only the journal uses it.
+        """
+        out = Outcome()
+        response = LeaveGroupResponse()
+        size_before = len(self.members)
+        if self.state == DEAD:
+            response.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif client.version < _BATCH_LEAVE_FROM:
+            response.error_code = self._leave_one(
+                MemberIdentity(member_id=request.member_id), client, is_behind, now, out
+            )
+        else:
+            response.members = [
+                MemberResponse(
+                    member_id=each.member_id, group_instance_id=each.group_instance_id,
+                    error_code=self._leave_one(each, client, is_behind, now, out),
+                )
+                for each in request.members
+            ]  # fmt: skip
+        if len(self.members) < size_before and self.state in (COMPLETING, STABLE):
+            self._prepare_rebalance(now, out)
+        else:
+            self._maybe_complete_join(now, out)
+        out.replies.append((ticket, response))
+        return out
+
+    def _leave_one(
+        self, identity: MemberIdentity, client: Client, is_behind: Callable[[ClassicMember], bool], now: Moment,
+        out: Outcome,
+    ) -> ErrorCode:  # fmt: skip
+        """Remove one member. An administrator removes a static member by its instance id, without a member id."""
+        if self.pending.pop(identity.member_id, None) is not None:
+            return ErrorCode.NONE
+        by_instance = not identity.member_id and identity.group_instance_id is not None
+        member_id = self._static.get(identity.group_instance_id or "", "") if by_instance else identity.member_id
+        try:
+            member = self._known(member_id, identity.group_instance_id if member_id else None)
+        except Refused as refused:
+            return refused.code
+        self._journal.left(member, identity.reason, by_instance, is_behind(member), client, now)
+        self._remove(member, out)
+        return ErrorCode.NONE
+
+    def abandon(self, ticket: Ticket, now: Moment) -> Outcome:
+        """Answer a parked request whose client has closed the connection.
+
+        A new dynamic member leaves, because its client never received its member id or generation. Any other member
+        keeps its session, because its client may reconnect, or its process restart, with the same id.
+        """
+        out = Outcome()
+        member = self._waiting.get(ticket)
+        if member is None:
+            return out
+        if member.is_new and not member.is_static:
+            text = "its connection closed before its first join was answered"
+            self._journal.note_member(CauseKind.LEFT, member, text, now)
+            self._remove(member, out)
+            self._maybe_complete_join(now, out)
+            return out
+        member.is_new = False
+        self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+        self._renew(member, now)
+        return out
+
+    def check_commit(
+        self, member_id: str, group_instance_id: str | None, generation: int, now: Moment,
+        *, transactional: bool = False,
+    ) -> None:  # fmt: skip
+        """Raise Refused if the sender may not commit offsets; otherwise renew the member's session.
+
+        Members may commit in their generation, and any client while the group is empty. A transactional commit is also
+        allowed without a member id and during a rebalance. The error code applies to every partition of the request.
+        """
+        if self.state == DEAD:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and self.state == EMPTY:
+            return
+        if generation < 0 and not member_id and group_instance_id is None:
+            if transactional:
+                return
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they may commit")
+        member = self._known_in_generation(member_id, group_instance_id, generation)
+        if self.state == COMPLETING and not transactional:
+            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.last_progress = now.monotonic_s
+        self._renew(member, now)
+
+    # -- deadlines ----------------------------------------------------------------------------------------------------
+
+    def expire(self, now: Moment) -> Outcome:
+        """Handle all passed deadlines, in the order of the deadlines."""
+        out = Outcome()
+        at = now.monotonic_s
+        if at < self.wake_at:
+            return out
+        due = [(each.deadline, _PENDING, name) for name, each in self.pending.items() if each.deadline <= at]
+        due += [(each.expires_at, _SESSION, each.member_id) for each in self.members.values() if each.expires_at <= at]
+        due += [(self._join_deadline, _JOIN, "")] if self._join_deadline <= at else []
+        due += [(self._sync_deadline, _SYNC, "")] if self._sync_deadline <= at else []
+        for _, kind, member_id in sorted(due):
+            # An earlier deadline's handler may have changed or removed this deadline, so check it again.
+            if kind == _PENDING and member_id in self.pending:
+                del self.pending[member_id]
+                self._complete_if_all_joined(now, out)
+            elif kind == _SESSION and member_id in self.members and self.members[member_id].expires_at <= at:
+                self._end_session(self.members[member_id], now, out)
+            elif kind == _JOIN and self._join_deadline <= at:
+                self._end_join_wait(now, out)
+            elif kind == _SYNC and self._sync_deadline <= at:
+                self._end_sync_wait(now, out)
+        self._find_wake_at()
+        return out
+
+    def _end_session(self, member: ClassicMember, now: Moment, out: Outcome) -> None:
+        text = f"no heartbeat for {member.session_timeout_ms} ms"
+        if member.is_new:
+            text = f"its first join was not answered within {NEW_MEMBER_TIMEOUT_MS} ms"
+        self._journal.note_member(CauseKind.SESSION_TIMEOUT, member, text, now)
+        self._remove(member, out)
+        if self.state == PREPARING:
+            self._complete_if_all_joined(now, out)
+        else:
+            self._prepare_rebalance(now, out)
+
+    def _complete_if_all_joined(self, now: Moment, out: Outcome) -> None:
+        """Complete the join if all members joined. As in Kafka, an expiry also ends the initial rebalance delay."""
+        if self.state == PREPARING and self._have_all_joined():
+            self._complete_join(now, out)
+
+    def _end_sync_wait(self, now: Moment, out: Outcome) -> None:
+        self._sync_deadline = NEVER
+        if not self._unsynced:
+            return
+        text = f"no SyncGroup within {sync_wait_ms(self._rebalance_timeout_ms())} ms of generation {self.generation}"
+        for member in [each for each in self.members.values() if each.member_id in self._unsynced]:
+            self._journal.note_member(CauseKind.NEVER_SYNCED, member, text, now)
+            self._remove(member, out)
+        self._prepare_rebalance(now, out)
+
+    def retire(self, error_code: ErrorCode) -> Outcome:
+        """Answer all parked requests with this error code and stop the group. The stored record does not change."""
+        out = Outcome()
+        for member in self.members.values():
+            self._answer_join(member, error_code, out)
+            self._answer_sync(member, SyncGroupResponse(error_code=error_code), out)
+        self.pending.clear()
+        self.state = DEAD
+        self._join_deadline = self._sync_deadline = self.wake_at = NEVER
+        return out
+
+    def _due_in(self, timeout_ms: int, now: Moment) -> float:
+        deadline = now.monotonic_s + timeout_ms / 1000
+        self.wake_at = min(self.wake_at, deadline)
+        return deadline
+
+    def _renew(self, member: ClassicMember, now: Moment) -> None:
+        if not member.is_new:
+            member.session_deadline = self._due_in(member.session_timeout_ms, now)
+
+    def _find_wake_at(self) -> None:
+        self.wake_at = min(
+            self._join_deadline,
+            self._sync_deadline,
+            min((each.deadline for each in self.pending.values()), default=NEVER),
+            min((each.expires_at for each in self.members.values()), default=NEVER),
+        )
+
+    # -- describe -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state == EMPTY
+
+    @property
+    def is_disposable(self) -> bool:
+        """Return whether the group has no record, no members and no pending member ids, so that it can be deleted."""
+        return self.stored is None and not self.members and not self.pending
+
+    def subscribed_topics(self) -> set[str] | None:
+        """Return the topics of all members of this generation; None if a member's metadata cannot be decoded."""
+        return None if self._topics is None else set(self._topics)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether a member may read this topic: any topic, if a consumer's metadata cannot be decoded."""
+        return self.protocol_type == CONSUMER if self._topics is None else topic in self._topics
+
+    def describe(self, version: int) -> DescribedGroup:
+        """Return the DescribeGroups (15) response of every version. Only a Stable group has a protocol and metadata."""
+        protocol = self.protocol_name if self.state == STABLE else None
+        return DescribedGroup(
+            group_id=self.group_id, group_state=self.state, protocol_type=self.protocol_type or "",
+            protocol_data=protocol or "",
+            members=[each.described(protocol) for each in self.members.values()],
+        )  # fmt: skip
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def _known(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
+        """Return the member. Raise Refused if it is unknown or if another member has its instance id."""
+        if group_instance_id is not None:
+            current = self._static.get(group_instance_id)
+            if current is not None and current != member_id:
+                raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{group_instance_id} is another process now")
+            if current is None:
+                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member is called {group_instance_id}")
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join again")
+        return member
+
+    def _known_in_generation(self, member_id: str, group_instance_id: str | None, generation: int) -> ClassicMember:
+        if self.state == DEAD:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        member = self._known(member_id, group_instance_id)
+        if generation != self.generation:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}, not {generation}")
+        return member
+
+    def _insert(self, member: ClassicMember) -> None:
+        self.members[member.member_id] = member
+        self._supporters.update(member.protocol_names)
+        if member.group_instance_id is not None:
+            self._static[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def _remove(self, member: ClassicMember, out: Outcome) -> None:
+        """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, so that its client joins as new."""
+        self._answer_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
+        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        del self.members[member.member_id]
+        self._supporters.subtract(member.protocol_names)
+        self._unsynced.discard(member.member_id)
+        if member.group_instance_id is not None:
+            del self._static[member.group_instance_id]
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self.members), None)
+
+    def _park_join(self, member: ClassicMember, parked: Parked, out: Outcome) -> None:
+        self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        member.parked_join = parked
+        self._waiting[parked.ticket] = member
+        self._parked_joins += 1
+
+    def _answer_join(self, member: ClassicMember, answer: JoinGroupResponse | ErrorCode, out: Outcome) -> None:
+        parked = member.parked_join
+        if parked is None:
+            return
+        member.parked_join = None
+        del self._waiting[parked.ticket]
+        self._parked_joins -= 1
+        if isinstance(answer, JoinGroupResponse):
+            out.replies.append((parked.ticket, answer))
+        else:
+            member_id = "" if answer is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            reject_parked_join(parked, member_id, answer, out)
+
+    def _answer_sync(self, member: ClassicMember, response: SyncGroupResponse, out: Outcome) -> bool:
+        parked = member.parked_sync
+        if parked is None:
+            return False
+        member.parked_sync = None
+        del self._waiting[parked.ticket]
+        out.replies.append((parked.ticket, response))
+        return True
+
+    # -- derived state ------------------------------------------------------------------------------------------------
+
+    def _enter(self, state: str, now: Moment) -> None:
+        self.state = state
+        self.state_since_ms = now.wall_ms
+
+    def _rebalance_timeout_ms(self) -> int:
+        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+
+    def _find_topics(self) -> None:
+        self._topics = None
+        if self.protocol_type == CONSUMER:
+            each = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+            known = [topics for topics in each if topics is not None]
+            if len(known) == len(each):
+                self._topics = frozenset().union(*known)
+        self._journal.generation_began(self._topics)
+
+    def _record(self) -> CoordinatorRecord:
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type or "", generation=self.generation, protocol=self.protocol_name,
+            leader=self.leader_id, current_state_timestamp=self.state_since_ms,
+            members=tuple(each.stored(self.protocol_name) for each in self.members.values()),
+        )  # fmt: skip
+        return CoordinatorRecord(GroupMetadataKey(self.group_id), value)
+
+    def _change_of(self, member: ClassicMember, protocols: Protocols) -> str:
+        return subscription_change(
+            member.protocols, protocols, protocol_type=self.protocol_type, chosen=self.protocol_name,
+            is_from_log=member.is_from_log,
+        )  # fmt: skip

@@ -1,0 +1,541 @@
+"""ConsumerGroup: a group of the consumer protocol (KIP-848) as a pure state machine.
+
+Theory of operation
+-------------------
+There are three kinds of epochs, and each follows the one before it:
+
+    group epoch ──────► assignment epoch ──────► member epoch
+    goes up when the    the target assignment    each member follows on its own, in the responses to
+    members, their      is computed for the      its own heartbeats: see reconcile.py
+    subscriptions or    newest group epoch, by
+    the topics change   an assignor on the
+                        next heartbeat
+
+    Empty ──join──► Assigning ──heartbeat──► Reconciling ──all members at the assignment epoch──► Stable
+      ▲                 ▲                         │                                                 │
+      └ last one leaves └───────────── the group epoch goes up ◄────────────────────────────────────┘
+
+One heartbeat runs all of these steps, in this order; each step sees the records of the steps before it (``Draft``):
+
+1. find the member or add it; a static member may replace its predecessor
+2. update the member's subscription and properties; resolve its regular expression
+3. bump the group epoch if the member joined, if its subscription changed, or if topics changed
+4. compute the target assignment if the group epoch is ahead of the assignment epoch
+5. reconcile this one member
+6. respond with its epoch, and with its assignment if that changed or if the request was a full one
+
+Invariants: a partition has at most one owner, because it is assigned only when no member owns it, and a member loses it
+only by a heartbeat that does not report it, or when the member is removed. Epochs never decrease, except to -2, which
+marks a static member that left temporarily, and to 0, the first epoch of its successor.
+
+A group can contain members of the classic protocol while an application migrates from one protocol to the other. The
+group answers their JoinGroup, SyncGroup, Heartbeat and LeaveGroup from the same state: their generation is the member
+epoch, and REBALANCE_IN_PROGRESS in a Heartbeat response tells them to rejoin, which runs step 5. No request is parked.
+
+Time: there are no timers. Each member has deadlines, a heartbeat moves them, and ``wake_at`` is never later than the
+earliest of them; ``expire`` removes members that missed a deadline and computes ``wake_at``.
+
+Differences from Kafka 4.3: a regular expression is resolved within the heartbeat, not by a background task; only large
+groups wait between two computations of the target assignment; a commit must have the member's current epoch, while
+Kafka accepts an older one for partitions that the member already owned at that epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ottla.broker.client import Client
+from ottla.broker.coordinators.outcome import Moment, Outcome, Ticket
+from ottla.broker.groups.classic_member import join_error, sync_wait_ms
+from ottla.broker.groups.consumer_causes import cause_of
+from ottla.broker.groups.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
+from ottla.broker.groups.consumer_stored import Draft
+from ottla.broker.groups.journal import Cause, CauseKind
+from ottla.broker.groups.reconcile import STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, from_sets
+from ottla.broker.groups.records import (
+    ClassicMemberMetadata,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataValue,
+    CoordinatorRecord,
+    TopicPartitions,
+)
+from ottla.broker.groups.subscription import (
+    Assignment,
+    PartitionsByTopic,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+)
+from ottla.model.errors import ErrorCode, KafkaError, Refused
+from ottla.wire import WireError
+from ottla.wire.messages import consumer_group_describe as wire_describe
+from ottla.wire.messages import consumer_group_heartbeat as wire_heartbeat
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+LEAVE_EPOCH: Final = -1
+PROTOCOL_TYPE: Final = "consumer"
+
+#: the first version of ConsumerGroupHeartbeat in which the client generates its member id
+_CLIENT_MEMBER_ID_FROM: Final = 1
+#: the first version of JoinGroup that returns MEMBER_ID_REQUIRED to a member without an id
+_MEMBER_ID_REQUIRED_FROM: Final = 4
+#: the first version of LeaveGroup that returns an error code per member
+_BATCH_LEAVE_FROM: Final = 3
+#: the first version of OffsetCommit with a member epoch
+_COMMIT_EPOCH_FROM: Final = 9
+
+
+class ConsumerGroup(GroupSteps):
+    """One group. Handlers return records; only ``replay`` changes ``stored``."""
+
+    group_type: Final = "consumer"
+    protocol_type: Final = PROTOCOL_TYPE
+    #: Unknown, because no record stores when the group became empty. Its offsets expire by their commit timestamps.
+    state_since_ms: Final = -1
+
+    # -- describe and check ------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        return self.stored.state
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.stored.has_no_records
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.stored.members
+
+    @property
+    def members(self) -> Mapping[str, ConsumerGroupMemberMetadataValue]:
+        return self.stored.members
+
+    @property
+    def group_epoch(self) -> int:
+        return self.stored.epoch
+
+    def subscribed_topics(self) -> set[str]:
+        return self.stored.subscribed_topics()
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self.stored.subscribed_topics()
+
+    def check_commit(
+        self, member_id: str, group_instance_id: str | None, epoch: int, now: Moment, version: int,
+        *, transactional: bool = False,
+    ) -> None:  # fmt: skip
+        """Raise Refused if this member may not commit offsets now."""
+        if epoch < 0 and (self.is_empty or transactional):
+            return  # an administrator, a consumer that assigns its own partitions, or an old producer
+        member = self._member(member_id)
+        if member.classic_member_metadata is None and version < _COMMIT_EPOCH_FROM and not transactional:
+            raise Refused(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"A member of the consumer protocol must commit with OffsetCommit {_COMMIT_EPOCH_FROM} or newer.",
+            )
+        self._check_epoch_is_current(member_id, member, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int, now: Moment) -> None:
+        """Raise Refused if this member may not fetch committed offsets now."""
+        if member_id is None and epoch < 0:
+            return
+        self._check_epoch_is_current(member_id or "", self._member(member_id or ""), epoch)
+
+    def describe(self, version: int) -> wire_describe.DescribedGroup:
+        """Return the ConsumerGroupDescribe response of this group."""
+        stored = self.stored
+        return wire_describe.DescribedGroup(
+            group_id=self.group_id,
+            group_state=stored.state,
+            group_epoch=stored.epoch,
+            assignment_epoch=stored.assignment_epoch,
+            assignor_name=self._assignor_name(),
+            members=[
+                wire_describe.Member(
+                    member_id=member_id,
+                    instance_id=member.instance_id,
+                    rack_id=member.rack_id,
+                    member_epoch=stored.current(member_id).member_epoch,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    subscribed_topic_names=member.subscribed_topic_names,
+                    subscribed_topic_regex=member.subscribed_topic_regex,
+                    assignment=self._described(stored.owned(member_id)),
+                    target_assignment=self._described(stored.target(member_id)),
+                    member_type=0 if member.classic_member_metadata is not None else 1,
+                )
+                for member_id, member in stored.members.items()
+            ],
+        )
+
+    def _described(self, partitions: TopicPartitions) -> wire_describe.Assignment:
+        """Return the partitions with topic names, without deleted topics, because those have no name."""
+        return wire_describe.Assignment(
+            topic_partitions=[
+                wire_describe.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
+                for topic_id, numbers in partitions
+                if (name := self._context.topics.topic_name(topic_id)) is not None
+            ]
+        )
+
+    # -- the consumer protocol ---------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
+    ) -> Outcome:
+        """Handle ConsumerGroupHeartbeat (68) v0-v1. v1 adds subscription by regular expression and client-made ids."""
+        with Draft(self.stored) as draft:
+            outcome = Outcome(records=draft.records)
+            try:
+                check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
+                if request.member_epoch < 0:
+                    response = self._leave(request, draft, outcome, now)
+                else:
+                    response = self._heartbeat(request, client, draft, outcome, now)
+            except KafkaError as error:
+                response = wire_heartbeat.ConsumerGroupHeartbeatResponse(
+                    error_code=error.code, error_message=str(error) or None
+                )
+                return Outcome(replies=[(ticket, response)])
+            self._maybe_finish(draft, outcome, now)
+        outcome.replies.append((ticket, response))
+        return outcome
+
+    def _heartbeat(
+        self,
+        request: wire_heartbeat.ConsumerGroupHeartbeatRequest,
+        client: Client,
+        draft: Draft,
+        outcome: Outcome,
+        now: Moment,
+    ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
+        stored = self.stored
+        is_joining = request.member_epoch == 0
+        owned = _owned(request)
+        self._check_size(request.member_id)
+        member_id = request.member_id or self._context.new_uuid()
+        count, causes = len(stored.members), list[Cause]()
+        if request.instance_id is None:
+            if not is_joining:
+                self._check_epoch(member_id, request.member_epoch, owned)
+        elif is_joining:
+            self._replace_static(request.instance_id, member_id, False, draft, causes)
+        else:
+            self._check_instance(request.instance_id, member_id)
+            self._check_epoch(member_id, request.member_epoch, owned)
+        before = stored.members.get(member_id)
+        known = before or _new_member(client)
+        names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+        member = ConsumerGroupMemberMetadataValue(
+            instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+            rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+            client_id=client.client_id,
+            client_host=client.host,
+            subscribed_topic_names=known.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+            subscribed_topic_regex=known.subscribed_topic_regex if regex is None else regex,
+            rebalance_timeout_ms=(
+                known.rebalance_timeout_ms if request.rebalance_timeout == -1 else request.rebalance_timeout
+            ),
+            server_assignor=known.server_assignor if request.server_assignor is None else request.server_assignor,
+        )
+        changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
+        self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
+        old = stored.current(member_id)
+        current = self._reconcile(member_id, owned, changed, draft, now)
+        self._wait(Wait.SESSION, member_id, self._context.session_timeout_ms(self.group_id), now)
+        is_full = request.rebalance_timeout != -1 and (names is not None or regex is not None) and owned is not None
+        has_assignment = is_joining or is_full or current.assigned_partitions != old.assigned_partitions
+        return wire_heartbeat.ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=current.member_epoch,
+            heartbeat_interval=self._context.heartbeat_interval_ms(self.group_id),
+            assignment=_assignment(current.assigned_partitions) if has_assignment else None,
+        )
+
+    def _leave(
+        self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, draft: Draft, outcome: Outcome, now: Moment
+    ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
+        member_id, instance_id = request.member_id, request.instance_id
+        member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
+        if request.member_epoch == LEAVE_STATIC_EPOCH:
+            # The static member keeps its partitions until it rejoins under another member id or its session expires.
+            left = replace(
+                self.stored.current(member_id),
+                member_epoch=LEAVE_STATIC_EPOCH,
+                state=STABLE,
+                partitions_pending_revocation=(),
+            )
+            draft.emit(ConsumerGroupCurrentMemberAssignmentKey(self.group_id, member_id), left)
+            self._deadlines[Wait.REVOCATION].pop(member_id, None)
+        else:
+            detail = "the protocol has no room for a reason: it was closed, or its application stopped polling"
+            self._remove({member_id: cause_of(CauseKind.LEFT, member_id, member, detail)}, draft, outcome, now)
+        return wire_heartbeat.ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+
+    # -- members of the classic protocol -----------------------------------------------------------------------------
+
+    def join_classic(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle JoinGroup (11) without parking it. The generation is the member epoch, and there is no leader."""
+        with Draft(self.stored) as draft:
+            outcome = Outcome(records=draft.records)
+            try:
+                response = self._join_classic(request, client, draft, outcome, now)
+            except KafkaError as error:
+                # Only INVALID_SESSION_TIMEOUT, which does not depend on the group, returns the member id.
+                member_id = request.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
+                return Outcome(replies=[(ticket, join_error(member_id, error.code, client.version))])
+            self._maybe_finish(draft, outcome, now)
+        outcome.replies.append((ticket, response))
+        return outcome
+
+    def _join_classic(
+        self, request: JoinGroupRequest, client: Client, draft: Draft, outcome: Outcome, now: Moment
+    ) -> JoinGroupResponse:
+        stored = self.stored
+        instance_id = request.group_instance_id
+        member_id = request.member_id or self._context.new_uuid()
+        self._check_join(request, member_id)
+        if not request.member_id and instance_id is None and client.version >= _MEMBER_ID_REQUIRED_FROM:
+            return join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED, client.version)
+        subscription = _subscription(request)
+        count, causes = len(stored.members), list[Cause]()
+        if instance_id is not None:
+            if request.member_id:
+                self._check_instance(instance_id, member_id)
+            else:
+                self._replace_static(instance_id, member_id, True, draft, causes)
+        before = stored.members.get(member_id)
+        known = before or _new_member(client)
+        # JoinGroup version 0 has no rebalance timeout.
+        rebalance_timeout_ms = request.rebalance_timeout if request.rebalance_timeout >= 0 else request.session_timeout
+        protocols = tuple((each.name, bytes(each.metadata)) for each in request.protocols)
+        member = ConsumerGroupMemberMetadataValue(
+            instance_id=known.instance_id if instance_id is None else instance_id,
+            rack_id=subscription.rack_id or known.rack_id,
+            client_id=client.client_id,
+            client_host=client.host,
+            subscribed_topic_names=tuple(sorted(set(subscription.topics))),
+            subscribed_topic_regex="",
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            server_assignor=known.server_assignor,
+            classic_member_metadata=ClassicMemberMetadata(
+                session_timeout_ms=request.session_timeout, supported_protocols=protocols
+            ),
+        )
+        changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
+        self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
+        current = self._reconcile(member_id, self._by_id(subscription.owned_partitions), changed, draft, now)
+        self._deadlines[Wait.JOIN].pop(member_id, None)
+        self._wait(Wait.SESSION, member_id, request.session_timeout, now)
+        self._wait(Wait.SYNC, member_id, sync_wait_ms(rebalance_timeout_ms), now)
+        return JoinGroupResponse(
+            member_id=member_id,
+            generation_id=current.member_epoch,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=protocols[0][0],
+        )
+
+    def _check_join(self, request: JoinGroupRequest, member_id: str) -> None:
+        """Raise Refused if the session timeout or the protocols are invalid, or if the group is full."""
+        settings, stored = self._context.settings, self.stored
+        shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+        if not shortest <= request.session_timeout <= longest:
+            raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+        self._check_size(member_id)
+        names = {each.name for each in request.protocols}
+        is_supported = any(stored.classic_protocols[name] == stored.classic_count for name in names)
+        if request.protocol_type != PROTOCOL_TYPE or not is_supported:
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def sync_classic(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle SyncGroup (14): respond with the assignment that the coordinator computed."""
+        try:
+            member_id = request.member_id
+            classic = self._check_classic(member_id, request.group_instance_id, request.generation_id)
+            protocol, metadata = classic.supported_protocols[0]
+            if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
+                raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            current = self.stored.current(member_id)
+            # A member that must revoke partitions has joined this rebalance; its next Heartbeat tells it to rejoin.
+            if self.stored.epoch > current.member_epoch and current.state != UNREVOKED_PARTITIONS:
+                self._await_join(member_id, now)
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        except KafkaError as error:
+            return Outcome(replies=[(ticket, SyncGroupResponse(error_code=error.code))])
+        self._deadlines[Wait.SYNC].pop(member_id, None)
+        self._wait(Wait.SESSION, member_id, classic.session_timeout_ms, now)
+        version = decode_subscription(metadata).version
+        assignment = Assignment(partitions=self._by_name(current.assigned_partitions), version=version)
+        response = SyncGroupResponse(
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=encode_assignment(assignment, version),
+        )
+        return Outcome(replies=[(ticket, response)])
+
+    def heartbeat_classic(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle Heartbeat (12): respond REBALANCE_IN_PROGRESS if a rejoin would assign or revoke partitions."""
+        try:
+            member_id = request.member_id
+            classic = self._check_classic(member_id, request.group_instance_id, request.generation_id)
+            self._wait(Wait.SESSION, member_id, classic.session_timeout_ms, now)
+            current = self.stored.current(member_id)
+            if (
+                current.member_epoch < self.stored.epoch
+                or current.state == UNREVOKED_PARTITIONS
+                or (current.state == UNRELEASED_PARTITIONS and not self._waits_for_others(member_id))
+            ):
+                self._await_join(member_id, now)
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        except KafkaError as error:
+            return Outcome(replies=[(ticket, HeartbeatResponse(error_code=error.code))])
+        return Outcome(replies=[(ticket, HeartbeatResponse())])
+
+    def leave_classic(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle LeaveGroup (13), with which an administrator also removes members of either protocol."""
+        is_batch = client.version >= _BATCH_LEAVE_FROM
+        identities = request.members if is_batch else [MemberIdentity(member_id=request.member_id)]
+        leaving: dict[str, Cause] = {}
+        answers = []
+        for identity in identities:
+            code = ErrorCode.NONE
+            try:
+                member_id, cause = self._leave_classic(identity)
+                leaving[member_id] = cause
+            except KafkaError as error:
+                code = error.code
+            answers.append(
+                MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+                )
+            )
+        with Draft(self.stored) as draft:
+            outcome = Outcome(records=draft.records)
+            if leaving:
+                self._remove(leaving, draft, outcome, now)
+                self._maybe_finish(draft, outcome, now)
+        if is_batch:
+            response = LeaveGroupResponse(members=answers)
+        else:
+            response = LeaveGroupResponse(error_code=answers[0].error_code)
+        outcome.replies.append((ticket, response))
+        return outcome
+
+    def _leave_classic(self, identity: MemberIdentity) -> tuple[str, Cause]:
+        """Return the id of the member to remove and the cause. Raise Refused if there is no such member."""
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        kind = CauseKind.LEFT
+        if instance_id is not None and not member_id:
+            member_id, kind = self.stored.static_members.get(instance_id, ""), CauseKind.REMOVED
+        member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
+        return member_id, cause_of(kind, member_id, member, identity.reason or "")
+
+    def _check_classic(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMemberMetadata:
+        """Return the metadata of a classic member. Raise Refused if it is not one, or not in this generation."""
+        member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
+        if member.classic_member_metadata is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        if generation != self.stored.current(member_id).member_epoch:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        return member.classic_member_metadata
+
+    def _await_join(self, member_id: str, now: Moment) -> None:
+        """Set the deadline for a rejoin, unless an earlier response has set it."""
+        if member_id not in self._deadlines[Wait.JOIN]:
+            self._wait(Wait.JOIN, member_id, self.stored.members[member_id].rebalance_timeout_ms, now)
+
+    def _waits_for_others(self, member_id: str) -> bool:
+        """Return whether another member still owns a partition of this member's target assignment."""
+        return any(
+            self._is_owned_by_other(member_id, topic_id, number)
+            for topic_id, numbers in self.stored.target(member_id)
+            for number in numbers
+        )
+
+    def _by_id(self, partitions: PartitionsByTopic) -> TopicPartitions:
+        by_id = {self._context.topics.topic_id(name): set(numbers) for name, numbers in partitions}
+        return from_sets({topic_id: numbers for topic_id, numbers in by_id.items() if topic_id is not None})
+
+    def _by_name(self, partitions: TopicPartitions) -> PartitionsByTopic:
+        names = ((self._context.topics.topic_name(topic_id), numbers) for topic_id, numbers in partitions)
+        return tuple((name, numbers) for name, numbers in names if name is not None)
+
+    # -- deletion ----------------------------------------------------------------------------------------------------
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        return self.stored.tombstones()
+
+    def retire(self, error_code: ErrorCode) -> Outcome:
+        """Return an empty outcome, because this group never parks a request."""
+        return Outcome()
+
+
+def check_heartbeat(
+    request: wire_heartbeat.ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
+) -> None:
+    """Raise Refused if the request is invalid for every group."""
+    epoch = request.member_epoch
+    if not request.member_id.strip() and (version >= _CLIENT_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH):
+        raise Refused(ErrorCode.INVALID_REQUEST, "A member id is needed.")
+    for name, text in (
+        ("group id", request.group_id),
+        ("instance id", request.instance_id),
+        ("rack id", request.rack_id),
+    ):
+        if text is not None and not text.strip():
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{name} must not be empty; leave it out instead.")
+    if epoch == 0:
+        if request.rebalance_timeout == -1:
+            raise Refused(ErrorCode.INVALID_REQUEST, "To join, give a rebalance timeout.")
+        if request.topic_partitions is None or request.topic_partitions:
+            raise Refused(ErrorCode.INVALID_REQUEST, "To join, give an empty list of owned partitions.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise Refused(ErrorCode.INVALID_REQUEST, "To join, give topic names or a regular expression.")
+    elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Only a static member, with an instance id, can leave for a while.")
+    elif epoch < LEAVE_STATIC_EPOCH:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"There is no member epoch {epoch}.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise Refused(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor} here; choose one of {', '.join(assignors)}.",
+        )
+
+
+def _subscription(request: JoinGroupRequest) -> Subscription:
+    """Return the subscription in the first protocol; all protocols of a member have the same subscription.
+
+    :raises Refused: if it cannot be decoded.
+    """
+    try:
+        return decode_subscription(bytes(request.protocols[0].metadata))
+    except WireError:
+        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
+
+
+def _new_member(client: Client) -> ConsumerGroupMemberMetadataValue:
+    """Return the default properties of a member that has not joined yet."""
+    return ConsumerGroupMemberMetadataValue(
+        client_id=client.client_id, client_host=client.host, subscribed_topic_regex="", rebalance_timeout_ms=-1
+    )
+
+
+def _owned(request: wire_heartbeat.ConsumerGroupHeartbeatRequest) -> TopicPartitions | None:
+    if request.topic_partitions is None:
+        return None
+    return tuple((each.topic_id, tuple(each.partitions)) for each in request.topic_partitions)
+
+
+def _assignment(partitions: TopicPartitions) -> wire_heartbeat.Assignment:
+    return wire_heartbeat.Assignment(
+        topic_partitions=[
+            wire_heartbeat.ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=numbers)
+            for topic_id, numbers in partitions
+        ]
+    )

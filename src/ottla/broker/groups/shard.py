@@ -1,0 +1,568 @@
+"""GroupShard: all groups and offsets of one partition of ``__consumer_offsets``. Pure.
+
+    handler(request, client, ticket, now) ──► Outcome           replay(record): the only writer of durable state
+
+A group uses either the classic protocol (``classic.py``) or the consumer protocol (``consumer.py``); the types of its
+records determine which. The shard looks up the group of a request, creates a group in the cases in which Kafka creates
+one, converts groups between the two protocols, and answers requests for groups that do not exist. ``groups`` also holds
+classic groups without a stored record: their first members are still joining. The shard deletes such a group when its
+last member has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ottla.broker.client import Client
+from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Outcome, Producer, Ticket
+from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.classic_member import ClassicMember, join_error, joining_bytes
+from ottla.broker.groups.consumer import ConsumerGroup, check_heartbeat
+from ottla.broker.groups.journal import Cause, CauseKind
+from ottla.broker.groups.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
+from ottla.broker.groups.offsets import (
+    Offsets,
+    existing_topics,
+    merge_answers,
+    plain_commit,
+    refuse_commit,
+    refused_topics,
+    transactional_answer,
+)
+from ottla.broker.groups.records import (
+    ConsumerGroupMemberMetadataValue,
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from ottla.broker.groups.subscription import decode_assignment
+from ottla.broker.groups.usage import Tally
+from ottla.model.errors import ErrorCode, KafkaError, Refused, shortened
+from ottla.wire import Message, WireError
+from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from ottla.wire.messages.describe_groups import DescribedGroup
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from ottla.wire.messages.list_groups import ListedGroup
+from ottla.wire.messages.offset_commit import OffsetCommitRequest
+from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+Group = ClassicGroup | ConsumerGroup
+
+#: the first version of LeaveGroup that returns an error code per member
+_BATCH_LEAVE_FROM = 3
+#: the first versions of OffsetCommit and DescribeGroups that return GROUP_ID_NOT_FOUND
+_COMMIT_NOT_FOUND_FROM = 9
+_DESCRIBE_NOT_FOUND_FROM = 6
+
+
+class GroupShard:
+    """The groups and committed offsets of one partition of ``__consumer_offsets``."""
+
+    def __init__(self, context: CoordinatorContext) -> None:
+        self._context = context
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        #: group id -> host of the client that created the group since the broker started
+        self._creators: dict[str, str] = {}
+        #: groups that a handler converted to the consumer protocol and whose records are not replayed yet; ``replay``
+        #: uses the object from here, because it holds the soft state
+        self._converted: dict[str, ConsumerGroup] = {}
+
+    # -- durable --------------------------------------------------------------------------------------------------
+
+    @property
+    def expirables(self) -> dict[str, Group]:
+        """Return the objects with a ``wake_at``, by group id."""
+        return self.groups
+
+    def replay(self, record: CoordinatorRecord, producer: Producer | None = None) -> None:
+        """Apply one record of the log, at load and at run time alike. Applying a record twice has no further effect."""
+        key, value = record
+        if isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, OffsetCommitValue)
+            if producer is not None and value is not None:
+                self.offsets.replay_pending(producer.producer_id, key, value)
+            else:
+                self.offsets.replay(key, value)
+            if value is not None and key.group not in self.groups:
+                self.groups[key.group] = ClassicGroup(key.group, self._context)
+            return
+        group = self.groups.get(key.group)
+        if isinstance(key, GroupMetadataKey):
+            if value is None:
+                if isinstance(group, ClassicGroup):
+                    del self.groups[key.group]
+                return
+            assert isinstance(value, GroupMetadataValue)
+            if not isinstance(group, ClassicGroup):
+                group = self.groups[key.group] = ClassicGroup(key.group, self._context)
+            group.replay(value)
+            return
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return  # a tombstone of a group that was deleted or converted to a classic group
+            group = self._converted.pop(key.group, None) or ConsumerGroup(key.group, self._context)
+            self.groups[key.group] = group
+        group.replay(record)
+        if group.is_deleted:
+            del self.groups[key.group]
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Apply a transaction marker: make the pending offsets of this producer visible, or discard them."""
+        self.offsets.end_transaction(producer_id, commit=commit)
+
+    def resume(self, now: Moment) -> None:
+        """Rebuild the soft state after the whole log was replayed. Every member starts a new session."""
+        for group in self.groups.values():
+            group.resume(now)
+        for group_id in self.offsets.by_group:
+            if group_id not in self.groups:
+                self.groups[group_id] = ClassicGroup(group_id, self._context)
+
+    def follow_up_of(self, group_id: str, now: Moment, *, changed: bool) -> Outcome | None:
+        """Clean up after an operation on a group. Return the records and replies of a downgrade, or None.
+
+        ``changed`` says whether the operation replayed records.
+        """
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            if group.is_disposable and group_id not in self.offsets.by_group:
+                del self.groups[group_id]
+        elif changed:
+            self._converted.pop(group_id, None)
+            if group is None:
+                if group_id in self.offsets.by_group:
+                    self.groups[group_id] = ClassicGroup(group_id, self._context)
+            else:
+                group.resume(now)
+                if should_downgrade(group, self._context):
+                    return self._downgrade(group, now)
+        return None
+
+    def durable(self) -> dict[str, object]:
+        """Return the state that results from replayed records; two replays of one log return equal states."""
+        state: dict[str, object] = {f"offsets of {group_id}": rows for group_id, rows in self.offsets.by_group.items()}
+        state["offsets pending in transactions"] = self.offsets.pending()
+        for group_id, group in self.groups.items():
+            stored = group.stored if isinstance(group, ClassicGroup) else vars(group.stored)
+            if stored is not None:
+                state[group_id] = stored
+        return state
+
+    @staticmethod
+    def changes_soft_state(records: Iterable[CoordinatorRecord]) -> bool:
+        """Return whether the handler that made these records may also have changed the soft state of a group.
+
+        A handler that makes only records of committed offsets changes no soft state.
+        """
+        return any(not isinstance(record.key, OffsetCommitKey) for record in records)
+
+    def discard_soft_state(self, group_id: str, now: Moment) -> None:
+        """Reset a group to its durable state because the records of a handler were not stored."""
+        self._converted.pop(group_id, None)
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            stored = group.stored
+            restored = ClassicGroup(group_id, self._context)
+            if stored is not None:
+                restored.replay(stored)
+                restored.resume(now)
+                self.groups[group_id] = restored
+            elif group_id in self.offsets.by_group:
+                self.groups[group_id] = restored
+            else:
+                del self.groups[group_id]
+
+    # -- limits of client hosts -----------------------------------------------------------------------------------
+
+    def count_usage(self, tally: Tally) -> None:
+        """Add what the groups hold for each client host."""
+        members, size_bytes = tally.members, tally.metadata_bytes
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                for member_id, pending in group.pending.items():
+                    members[pending.client_host] += 1
+                    size_bytes[pending.client_host] += len(member_id)
+                for member in group.members.values():
+                    members[member.client_host] += 1
+                    size_bytes[member.client_host] += member.size_bytes
+            else:
+                for stored in group.members.values():
+                    members[stored.client_host] += 1
+                    size_bytes[stored.client_host] += stored_bytes(stored)
+        self._creators = {group_id: host for group_id, host in self._creators.items() if group_id in self.groups}
+        for group_id, host in self._creators.items():
+            tally.groups[host] += 1
+            size_bytes[host] += len(group_id)
+
+    def _admit_group(self, group_id: str, client: Client, now: Moment) -> None:
+        """Raise Refused if the client's host may not create this group. It may use any that exists."""
+        if group_id and group_id not in self.groups:
+            self._context.usage.admit_group(client.host, group_id, self._context.settings, now.monotonic_s)
+            self._creators[group_id] = client.host
+
+    def _admit_join(self, request: JoinGroupRequest, client: Client, now: Moment) -> None:
+        """Raise Refused if the client's host may not have this member, or if its metadata is too large."""
+        settings, usage = self._context.settings, self._context.usage
+        size_bytes = joining_bytes(request, client)
+        usage.check_size(size_bytes, settings)
+        group = self.groups.get(request.group_id)
+        known = group.members.get(request.member_id) if group is not None else None
+        if known is not None:
+            size_bytes -= known.size_bytes if isinstance(known, ClassicMember) else stored_bytes(known)
+        elif not (isinstance(group, ClassicGroup) and request.member_id in group.pending):
+            self._admit_group(request.group_id, client, now)
+            usage.admit_member(client.host, settings, now.monotonic_s)
+        if size_bytes > 0:
+            usage.admit_bytes(client.host, size_bytes, settings, now.monotonic_s)
+
+    def _admit_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Moment) -> None:
+        """Raise Refused if the client's host may not have this member. Only a heartbeat with epoch 0 adds one."""
+        group = self.groups.get(request.group_id)
+        if request.member_epoch == 0 and (group is None or request.member_id not in group.members):
+            settings, usage = self._context.settings, self._context.usage
+            names = request.subscribed_topic_names or ()
+            size_bytes = sum(map(len, names)) + len(request.subscribed_topic_regex or "") + len(client.client_id)
+            usage.check_size(size_bytes, settings)
+            self._admit_group(request.group_id, client, now)
+            usage.admit_member(client.host, settings, now.monotonic_s)
+            usage.admit_bytes(client.host, size_bytes, settings, now.monotonic_s)
+
+    # -- the classic protocol -------------------------------------------------------------------------------------
+
+    def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle JoinGroup. The request creates the group if it does not exist and the join is accepted."""
+        if not request.group_id:
+            return _answer(ticket, join_error(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
+        try:
+            self._admit_join(request, client, now)
+        except Refused as refused:
+            return _answer(ticket, join_error(request.member_id, refused.code, client.version))
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            return group.join_classic(request, client, ticket, now)
+        if isinstance(group, ClassicGroup):
+            return group.join(request, client, ticket, now)
+        tombstones = group.tombstones() if group is not None else []
+        new_group = ClassicGroup(request.group_id, self._context)
+        outcome = new_group.join(request, client, ticket, now)
+        if not new_group.is_disposable:
+            self.groups[request.group_id] = new_group
+            outcome.records[:0] = tombstones
+        return outcome
+
+    def sync_group(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle SyncGroup."""
+        group = self.groups.get(request.group_id)
+        if not request.group_id or group is None:
+            return _answer(ticket, SyncGroupResponse(error_code=_no_group(request.group_id)))
+        if isinstance(group, ConsumerGroup):
+            return group.sync_classic(request, client, ticket, now)
+        return group.sync(request, client, ticket, now)
+
+    def abandon(self, group_id: str, ticket: Ticket, now: Moment) -> Outcome:
+        """Answer a parked JoinGroup or SyncGroup whose client has closed the connection."""
+        group = self.groups.get(group_id)
+        return group.abandon(ticket, now) if isinstance(group, ClassicGroup) else Outcome()
+
+    def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle Heartbeat."""
+        group = self.groups.get(request.group_id)
+        if not request.group_id or group is None:
+            return _answer(ticket, HeartbeatResponse(error_code=_no_group(request.group_id)))
+        if isinstance(group, ConsumerGroup):
+            return group.heartbeat_classic(request, client, ticket, now)
+        return group.heartbeat(request, client, ticket, now)
+
+    def leave_group(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle LeaveGroup."""
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            return _answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            if client.version < _BATCH_LEAVE_FROM:
+                return _answer(ticket, LeaveGroupResponse(error_code=unknown))
+            members = [
+                MemberResponse(
+                    member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=unknown
+                )
+                for each in request.members
+            ]  # fmt: skip
+            return _answer(ticket, LeaveGroupResponse(members=members))
+        if isinstance(group, ConsumerGroup):
+            return group.leave_classic(request, client, ticket, now)
+        return group.leave(request, client, ticket, now, lambda member: self._is_behind(request.group_id, member))
+
+    def _is_behind(self, group_id: str, member: ClassicMember) -> bool:
+        """Return whether a partition of this member has records after its committed offset."""
+        committed = self.offsets.by_group.get(group_id, {})
+        try:
+            assigned = decode_assignment(member.assignment).partitions
+        except WireError:
+            return False
+        return any(
+            (value := committed.get((topic, number))) is not None
+            and (self._context.topics.end_offset(topic, number) or 0) > value.offset
+            for topic, numbers in assigned
+            for number in numbers
+        )
+
+    # -- the consumer protocol ------------------------------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
+    ) -> Outcome:
+        """Handle ConsumerGroupHeartbeat. A join creates the group, or converts the classic group of this id."""
+        try:
+            self._admit_heartbeat(request, client, now)
+        except Refused as refused:
+            return _answer(ticket, _heartbeat_refusal(refused.code, str(refused)))
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.heartbeat(request, client, ticket, now)
+        new_group = ConsumerGroup(request.group_id, self._context)
+        if request.member_epoch != 0:  # only a join creates or converts a group
+            try:
+                check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
+            except KafkaError as error:
+                return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
+            text = f"Group {shortened(request.group_id)} not found."
+            return _answer(ticket, _heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, text))
+        conversion: list[CoordinatorRecord] = []
+        if group is not None:
+            try:
+                conversion = self._conversion_records(group, now)
+            except KafkaError as error:
+                return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
+            for record in conversion:
+                if not isinstance(record.key, GroupMetadataKey):
+                    new_group.replay(record)
+            new_group.resume(now)
+        outcome = new_group.heartbeat(request, client, ticket, now)
+        if outcome.records:  # without records the heartbeat was rejected, and the classic group stays
+            outcome.records[:0] = conversion
+            if group is not None:
+                outcome.replies.extend(group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
+            self._converted[request.group_id] = new_group
+        return outcome
+
+    def _conversion_records(self, group: ClassicGroup, now: Moment) -> list[CoordinatorRecord]:
+        """Return the records that convert this group to the consumer protocol. Raise Refused if it cannot convert."""
+        if not group.is_empty:
+            can_upgrade(group, self._context)
+            return upgrade_records(group, self._context, now)
+        if group.stored is None:
+            return []
+        return [CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
+
+    def _downgrade(self, group: ConsumerGroup, now: Moment) -> Outcome:
+        """Convert a group with only classic members to a classic group, which starts with a rebalance."""
+        records = downgrade_records(group, now)
+        stored = next(
+            record.value for record in records
+            if isinstance(record.key, GroupMetadataKey) and isinstance(record.value, GroupMetadataValue)
+        )  # fmt: skip
+        classic = ClassicGroup(group.group_id, self._context)
+        classic.replay(stored)
+        classic.resume(now, Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"))
+        self.groups[group.group_id] = classic
+        return Outcome(records=records, replies=group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+
+    def commit_offsets(self, request: OffsetCommitRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle OffsetCommit."""
+        topics, refused = existing_topics(request, client.version, self._context)
+        if not topics:
+            return _answer(ticket, merge_answers(refused))
+        try:
+            self._check_commit(request, client, now)
+        except KafkaError as error:
+            return _answer(ticket, merge_answers([*refused, *refused_topics(topics, error.code)]))
+        records, answers = self.offsets.commit(request, topics, self._context, now)
+        return Outcome(records=records, replies=[(ticket, merge_answers([*refused, *answers]))])
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, client: Client, ticket: Ticket, now: Moment
+    ) -> Outcome:
+        """Handle TxnOffsetCommit. The offsets become visible when the transaction's commit marker is replayed."""
+        plain = plain_commit(request)
+        topics, refused = existing_topics(plain, 0, self._context)
+        if not topics:
+            return _answer(ticket, transactional_answer(merge_answers(refused)))
+        try:
+            self._check_commit(plain, client, now, transactional=True)
+        except KafkaError as error:
+            stale = error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
+            code = ErrorCode.ILLEGAL_GENERATION if stale else error.code
+            return _answer(ticket, transactional_answer(refuse_commit(plain, code)))
+        records, answers = self.offsets.commit(plain, topics, self._context, now)
+        return Outcome(
+            records=records, replies=[(ticket, transactional_answer(merge_answers([*refused, *answers])))],
+            producer=Producer(request.producer_id, request.producer_epoch),
+        )  # fmt: skip
+
+    def _check_commit(
+        self, request: OffsetCommitRequest, client: Client, now: Moment, *, transactional: bool = False
+    ) -> None:
+        """Raise KafkaError if the sender of this request may not commit offsets in the group."""
+        group = self.groups.get(request.group_id)
+        epoch = request.generation_id_or_member_epoch
+        if group is None:
+            if epoch < 0:  # a commit without a group: by a consumer that assigns its own partitions, or by a tool
+                self._admit_group(request.group_id, client, now)
+                return
+            not_found = client.version >= _COMMIT_NOT_FOUND_FROM
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
+        sender = request.member_id, request.group_instance_id, epoch, now
+        if isinstance(group, ConsumerGroup):
+            group.check_commit(*sender, client.version, transactional=transactional)
+        else:
+            group.check_commit(*sender, transactional=transactional)
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, client: Client, now: Moment, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """Return the OffsetFetch response of one group. An unknown group has no committed offsets, without an error."""
+        group = self.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and request.member_id is not None:
+            try:
+                group.check_fetch(request.member_id, request.member_epoch, now)
+            except KafkaError as error:
+                return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
+        return self.offsets.fetch(request, client.version, self._context, require_stable=require_stable)
+
+    def delete_offsets(self, request: OffsetDeleteRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle OffsetDelete."""
+        group = self.groups.get(request.group_id)
+        if not request.group_id:
+            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        records, answer = self.offsets.delete(request, group, self._context)
+        codes = {row.error_code for topic in answer.topics for row in topic.partitions}
+        if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+            return _answer(ticket, answer)
+        if group is None or group.state == "Dead":
+            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+        if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != "consumer":
+            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+        return Outcome(records=records, replies=[(ticket, answer)])
+
+    def delete_groups(self, group_ids: Sequence[str], client: Client, ticket: Ticket, now: Moment) -> Outcome:
+        """Handle DeleteGroups for the groups of this shard."""
+        outcome = Outcome()
+        results = []
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            code = ErrorCode.NONE
+            if group is None or group.state == "Dead":
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            elif not group.is_empty:
+                code = ErrorCode.NON_EMPTY_GROUP
+            else:
+                outcome.records.extend(self._deletion_records(group))
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+        outcome.replies.append((ticket, DeleteGroupsResponse(results=results)))
+        return outcome
+
+    def _deletion_records(self, group: Group) -> list[CoordinatorRecord]:
+        """Return the tombstones of all records and offsets of the group."""
+        records = self.offsets.tombstones(group.group_id)
+        if isinstance(group, ConsumerGroup):
+            return records + group.tombstones()
+        # A group that only has offsets has no group record. ``replay`` of its tombstone still removes the object.
+        return [*records, CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
+
+    def expire_offsets(self, now: Moment) -> list[CoordinatorRecord]:
+        """Return tombstones of offsets older than their retention, and of empty groups whose last offset expires."""
+        minutes = self._context.settings.offsets_retention_minutes
+        records: list[CoordinatorRecord] = []
+        for group_id, group in self.groups.items():
+            expired = self.offsets.expired(group_id, group, minutes, now)
+            all_expired = len(expired) == len(self.offsets.by_group.get(group_id, ()))
+            if all_expired and group.is_empty and not self.offsets.has_pending(group_id):
+                records.extend(self._deletion_records(group))
+            else:
+                records.extend(expired)
+        return records
+
+    def topics_deleted(self, names: Iterable[str]) -> list[CoordinatorRecord]:
+        """Return the tombstones of all offsets of these topics."""
+        return self.offsets.without_topics(names)
+
+    def after_load(self, now: Moment) -> Outcome:
+        """Return the tombstones of offsets whose topics were deleted while no coordinator had this shard loaded."""
+        names = {topic for committed in self.offsets.by_group.values() for topic, _ in committed}
+        missing = [name for name in names if self._context.topics.partition_count(name) is None]
+        return Outcome(records=self.topics_deleted(missing))
+
+    # -- describe -------------------------------------------------------------------------------------------------
+
+    def list_groups(self, states: set[str], types: set[str]) -> list[ListedGroup]:
+        """Return the groups in these states and of these types, both in lower case; an empty set matches all."""
+        return [
+            ListedGroup(
+                group_id=group_id, protocol_type=group.protocol_type or "", group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group_id, group in self.groups.items()
+            if (not states or group.state.lower() in states) and (not types or group.group_type in types)
+        ]  # fmt: skip
+
+    def describe_group(self, group_id: str, version: int) -> DescribedGroup:
+        """Return the DescribeGroups response for one group."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group.describe(version)
+        name = shortened(group_id)
+        text = f"Group {name} is not a classic group." if group is not None else f"Group {name} not found."
+        if version < _DESCRIBE_NOT_FOUND_FROM:
+            return DescribedGroup(group_id=group_id, group_state="Dead")
+        return DescribedGroup(
+            group_id=group_id, group_state="Dead", error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
+        )
+
+    def describe_consumer_group(self, group_id: str, version: int) -> DescribedConsumerGroup:
+        """Return the ConsumerGroupDescribe response for one group."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.describe(version)
+        name = shortened(group_id)
+        text = f"Group {name} is not a consumer group." if group is not None else f"Group {name} not found."
+        return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text)
+
+    def retire(self, error_code: ErrorCode) -> Outcome:
+        """Answer all parked requests with this error code because this broker resigns as coordinator of the shard."""
+        outcome = Outcome()
+        for group in self.groups.values():
+            outcome.replies.extend(group.retire(error_code).replies)
+        return outcome
+
+
+def _answer(ticket: Ticket, message: Message) -> Outcome:
+    return Outcome(replies=[(ticket, message)])
+
+
+def _no_group(group_id: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _heartbeat_refusal(code: ErrorCode, text: str) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text or None)
+
+
+def stored_bytes(member: ConsumerGroupMemberMetadataValue) -> int:
+    """Return the bytes that a member of the consumer protocol has sent: names and metadata."""
+    classic = member.classic_member_metadata
+    protocols = classic.supported_protocols if classic is not None else ()
+    names = len(member.client_id) + len(member.subscribed_topic_regex or "") + len(member.instance_id or "")
+    return names + sum(map(len, member.subscribed_topic_names)) + sum(len(name) + len(data) for name, data in protocols)

@@ -1,0 +1,1 @@
+"""zookeeper: the metadata store of a cluster, on kazoo."""
