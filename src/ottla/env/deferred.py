@@ -16,6 +16,14 @@ from collections.abc import Callable
 UNITS_MAX = 2_000
 #: deferred work starts within this time in one iteration; the last job may end later
 SLICE_S = 0.01
+#: rows of a large request that are handled in one iteration
+SLICE_ROWS = 500
+
+
+async def between_slices(row: int) -> None:
+    """Let the event loop serve others if a slice ends before the row with this number."""
+    if row and row % SLICE_ROWS == 0:
+        await asyncio.sleep(0)
 
 
 class Deferred:

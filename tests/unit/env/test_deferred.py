@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ottla.env.deferred import SLICE_S, UNITS_MAX, Deferred
+from ottla.env.deferred import SLICE_ROWS, SLICE_S, UNITS_MAX, Deferred, between_slices
 
 
 class Loop:
@@ -100,3 +101,23 @@ def test_job_that_fails_does_not_stop_the_others(loop: Loop, deferred: Deferred)
         loop.iterate()
     loop.iterate()
     assert done == ["good"]
+
+
+def test_loop_serves_others_between_slices_of_rows() -> None:
+    async def run() -> list[int]:
+        served: list[int] = []
+
+        async def serve_others() -> None:
+            while True:
+                served.append(len(seen))
+                await asyncio.sleep(0)
+
+        seen: list[int] = []
+        others = asyncio.create_task(serve_others())
+        for row in range(2 * SLICE_ROWS + 1):
+            await between_slices(row)
+            seen.append(row)
+        others.cancel()
+        return served
+
+    assert asyncio.run(run()) == [SLICE_ROWS, 2 * SLICE_ROWS]

@@ -15,6 +15,7 @@ from ottla.broker.metadata.nodes import config_json
 from ottla.broker.metadata.store import Check, Create, Op, Put
 from ottla.broker.metadata.view import ClusterView, ViewChanges
 from ottla.broker.request import RequestContext
+from ottla.env.deferred import between_slices
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.security.principals import is_name
 from ottla.security.quotas import DEFAULT, Entity, Quota, is_address
@@ -118,7 +119,8 @@ class UserApis(Component):
         """AlterUserScramCredentials (51) v0. The changes of one user are all made, or none."""
         deletions, upsertions = _by_name(request.deletions), _by_name(request.upsertions)
         results = []
-        for name in {**deletions, **upsertions}:
+        for row, name in enumerate({**deletions, **upsertions}):
+            await between_slices(row)
             deleted, upserted = deletions.get(name, []), upsertions.get(name, [])
             result = AlterUserScramCredentialsResult(user=name, error_message=None)
             try:

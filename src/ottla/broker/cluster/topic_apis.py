@@ -27,6 +27,7 @@ from ottla.broker.partitions.log_moves import LogMoves
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.request import RequestContext
 from ottla.env.clock import Clock
+from ottla.env.deferred import between_slices
 from ottla.env.log_limit import LogLimit
 from ottla.env.tasks import Tasks
 from ottla.model.errors import (
@@ -235,7 +236,8 @@ class TopicApis(Component):
         wanted = list(request.topics) or [DeleteTopicState(name=name) for name in request.topic_names]
         keys = Counter(topic.name if topic.name is not None else topic.topic_id for topic in wanted)
         results = []
-        for each in {(each.name, each.topic_id): each for each in wanted}.values():
+        for row, each in enumerate({(each.name, each.topic_id): each for each in wanted}.values()):
+            await between_slices(row)
             result = DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_message=None)
             try:
                 if keys[each.name if each.name is not None else each.topic_id] > 1:

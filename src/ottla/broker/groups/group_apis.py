@@ -14,6 +14,7 @@ from ottla.broker.groups.offsets import refuse_commit, refused_topics
 from ottla.broker.groups.runtime import GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.request import RequestContext
+from ottla.env.deferred import between_slices
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.features import GROUP_VERSION
 from ottla.security.acls import ResourceType
@@ -256,10 +257,11 @@ class GroupApis(Component):
             groups = [group for group in groups if context.may(ResourceType.GROUP, group.group_id, quiet=True)]
         return ListGroupsResponse(groups=groups)
 
-    def describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+    async def describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
         """DescribeGroups (15) v0-v6. v3 authorized operations. v4 static members. v6 GROUP_ID_NOT_FOUND."""
         groups = []
-        for group_id in dict.fromkeys(request.groups):
+        for row, group_id in enumerate(dict.fromkeys(request.groups)):
+            await between_slices(row)
             try:
                 if not context.may(ResourceType.GROUP, group_id):
                     raise Refused(_REFUSED)
@@ -271,12 +273,13 @@ class GroupApis(Component):
             groups.append(described)
         return DescribeGroupsResponse(groups=groups)
 
-    def consumer_group_describe(
+    async def consumer_group_describe(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
         """ConsumerGroupDescribe (69) v0-v1. v1 member type."""
         groups = []
-        for group_id in dict.fromkeys(request.group_ids):
+        for row, group_id in enumerate(dict.fromkeys(request.group_ids)):
+            await between_slices(row)
             try:
                 if not group_id:
                     raise Refused(ErrorCode.INVALID_GROUP_ID)

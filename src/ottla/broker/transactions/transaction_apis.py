@@ -6,8 +6,8 @@ InitProducerId also serves idempotent producers without a transactional id, whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from ottla.broker.component import Component, ServedApi
@@ -23,6 +23,7 @@ from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.records import Delivery
 from ottla.broker.transactions.runtime import MarkerWriter, TransactionRuntime
 from ottla.broker.transactions.shard import unknown_state_filters, write_error
+from ottla.env.deferred import SLICE_ROWS
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import TopicPartition
 from ottla.security.acls import ResourceType
@@ -341,32 +342,30 @@ class TransactionApis(Component):
         return self._write_markers(request)
 
     async def _write_markers(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        return WriteTxnMarkersResponse(
-            markers=await asyncio.gather(*(self._write_marker(marker) for marker in request.markers))
-        )
-
-    async def _write_marker(self, marker: WritableTxnMarker) -> WritableTxnMarkerResult:
-        """Append the markers of one transaction, and wait until all of them are durable or have failed."""
-        names = [TopicPartition(topic.name, number) for topic in marker.topics for number in topic.partition_indexes]
-        delivery = Delivery(
-            transactional_id="", producer=Producer(marker.producer_id, marker.producer_epoch),
-            coordinator_epoch=marker.coordinator_epoch, commit=marker.transaction_result,
-            partitions=(), transaction_version=marker.transaction_version,
-        )  # fmt: skip
-        writes = (self._markers.write_once(replace(delivery, partitions=(name,))) for name in names)
-        codes = await asyncio.gather(*writes)
-        rows = iter(codes)
-        topics = [
-            WritableTxnMarkerTopicResult(
-                name=topic.name,
-                partitions=[
-                    WritableTxnMarkerPartitionResult(partition_index=number, error_code=next(rows))
-                    for number in topic.partition_indexes
+        """Append the markers of all transactions, and wait until all of them are durable or have failed."""
+        deliveries = (each for marker in request.markers for each in _deliveries(marker))
+        writes: list[Awaitable[list[int]]] = []
+        while part := list(islice(deliveries, SLICE_ROWS)):
+            writes.append(asyncio.gather(*map(self._markers.write_once, part)))
+            await asyncio.sleep(0)  # serve others
+        codes = iter([code for each in writes for code in await each])
+        markers = [
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=number, error_code=next(codes))
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
                 ],
             )
-            for topic in marker.topics
+            for marker in request.markers
         ]
-        return WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
+        return WriteTxnMarkersResponse(markers=markers)
 
     def describe_transactions(
         self, request: DescribeTransactionsRequest, context: RequestContext
@@ -473,6 +472,21 @@ def _joined(topics: Iterable[TxnOffsetCommitResponseTopic]) -> list[TxnOffsetCom
         if (earlier := found.setdefault(topic.name, topic)) is not topic:
             earlier.partitions = [*earlier.partitions, *topic.partitions]
     return list(found.values())
+
+
+def _deliveries(marker: WritableTxnMarker) -> Iterator[Delivery]:
+    """Return the marker of one transaction, for each of its partitions."""
+    producer = Producer(marker.producer_id, marker.producer_epoch)
+    for topic in marker.topics:
+        for number in topic.partition_indexes:
+            yield Delivery(
+                transactional_id="",
+                producer=producer,
+                coordinator_epoch=marker.coordinator_epoch,
+                commit=marker.transaction_result,
+                partitions=(TopicPartition(topic.name, number),),
+                transaction_version=marker.transaction_version,
+            )
 
 
 def _refused_marker(marker: WritableTxnMarker) -> WritableTxnMarkerResult:
