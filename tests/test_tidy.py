@@ -151,7 +151,7 @@ def test_broad_except_stands_only_at_the_seams() -> None:
     # tasks.py reports it.
     allowed = {
         "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "env/tasks.py", "cli/interrupts.py",
-        "pipeline/run.py", "registry/exporters_run.py", "web/app.py",
+        "pipeline/run.py", "edge/registry/exporters_run.py", "edge/web/app.py",
     }  # fmt: skip
     for path in FILES:
         for node in ast.walk(_tree(path)):
@@ -164,17 +164,17 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 #: the packages of the broker, the registry and the REST proxy
-SERVICES = (*SIMULATED, "client", "registry", "rest", "security", "web")
+SERVICES = (*SIMULATED, "client", "edge", "security")
 #: modules of these packages that start tasks or threads without `env/tasks.py`, and why none ends without a message
 OWN_TASKS = {
     "env/tasks.py": "reports the exceptions of all others",
     "env/connections.py": "reports the exception of a connection",
     "broker/access/peer_logins.py": "the thread of one request, which completes the future of those that wait",
-    "registry/exporters_run.py": "the thread of one request, which hands its exception to those that wait",
-    "registry/service.py": "the records that the reader delivers; a failure ends the process",
+    "edge/registry/exporters_run.py": "the thread of one request, which hands its exception to those that wait",
+    "edge/registry/service.py": "the records that the reader delivers; a failure ends the process",
     "security/web_documents.py": "a timer that closes a socket",
-    "web/authentication.py": "the result of a thread, which requests wait for",
-    "web/server.py": "the server itself, which the process waits for",
+    "edge/web/authentication.py": "the result of a thread, which requests wait for",
+    "edge/web/server.py": "the server itself, which the process waits for",
 }
 
 
@@ -242,7 +242,7 @@ def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     names = {
         name
-        for path in ("broker/metrics.py", "broker/coordination/metrics.py", "env/metrics.py", "web/metrics.py")
+        for path in ("broker/metrics.py", "broker/coordination/metrics.py", "env/metrics.py", "edge/web/metrics.py")
         for name in re.findall(r'"(ottla_\w+)"', (SOURCE / path).read_text())
     }
     assert names

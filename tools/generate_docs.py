@@ -16,7 +16,7 @@ from ottla.model.settings_foreign import foreign_rows
 from ottla.model.settings_group import bound_names, broker_name
 
 if TYPE_CHECKING:
-    from ottla.rest.kafka import Kafka
+    from ottla.edge.rest.kafka import Kafka
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,7 +82,7 @@ def settings_page() -> str:
 REST_HEAD = """\
 # REST proxy
 
-<!-- Written by tools/generate_docs.py from the tables in src/ottla/rest; do not edit. -->
+<!-- Written by tools/generate_docs.py from the tables in src/ottla/edge/rest; do not edit. -->
 
 `ottla rest --bootstrap HOST:PORT` serves Confluent's REST API for any Kafka cluster. The proxy describes its operations
 itself: `GET /openapi.json` is the OpenAPI document, and `GET /docs` is a page that sends requests.
@@ -108,15 +108,15 @@ proxy, `producer.NAME` and `consumer.NAME` one of its producers and consumers. P
 
 def rest_page() -> str:
     """docs/reference/rest.md"""
-    from ottla.rest.consumers import Instances
-    from ottla.rest.endpoints import name_of
-    from ottla.rest.errors import MEANINGS
-    from ottla.rest.proxy import Proxy
-    from ottla.rest.service import operations
-    from ottla.rest.settings import RestSettings
-    from ottla.rest.v3_read import ReadRoutes
-    from ottla.rest.writable_topics import Topics
-    from ottla.web.server import Listener
+    from ottla.edge.rest.consumers import Instances
+    from ottla.edge.rest.endpoints import name_of
+    from ottla.edge.rest.errors import MEANINGS
+    from ottla.edge.rest.proxy import Proxy
+    from ottla.edge.rest.service import operations
+    from ottla.edge.rest.settings import RestSettings
+    from ottla.edge.rest.v3_read import ReadRoutes
+    from ottla.edge.rest.writable_topics import Topics
+    from ottla.edge.web.server import Listener
 
     lines = [REST_HEAD]
     # Handlers are not called, so that no Kafka client is needed.

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ottla.web.app import HttpError, Operation
-from ottla.web.service import Service, run_service
-from ottla.web.settings import WebSettings
+from ottla.edge.web.app import HttpError, Operation
+from ottla.edge.web.service import Service, run_service
+from ottla.edge.web.settings import WebSettings
 
 
 async def hello(request: Request) -> Response:

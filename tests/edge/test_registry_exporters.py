@@ -14,7 +14,7 @@ from edge_broker import Broker, edge_broker
 from registry_process import RegistryProcess
 
 from ottla.cli.main import main
-from ottla.registry.store import StoreSettings, read_up_to
+from ottla.edge.registry.store import StoreSettings, read_up_to
 
 _NUMBERS = itertools.count()
 _DEADLINE_S = 60.0

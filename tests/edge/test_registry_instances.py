@@ -18,9 +18,9 @@ from registry_process import RegistryProcess
 
 from ottla.client.cluster import Cluster
 from ottla.client.membership import Membership, members_of, remove_members
-from ottla.registry.election import Instance, assign, client_id_of
-from ottla.registry.records import SchemaVersion
-from ottla.registry.store import LeadershipLost, StoreSettings, Writer, prepare_topic, read_up_to
+from ottla.edge.registry.election import Instance, assign, client_id_of
+from ottla.edge.registry.records import SchemaVersion
+from ottla.edge.registry.store import LeadershipLost, StoreSettings, Writer, prepare_topic, read_up_to
 
 #: longer than an instance waits for a leader
 SESSION_S = 60.0

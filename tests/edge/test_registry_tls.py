@@ -17,12 +17,12 @@ from edge_broker import edge_broker
 from registry_process import RegistryProcess
 from starlette.requests import Request
 
+from ottla.edge.registry.election import Instance
+from ottla.edge.registry.forwarding import Forwarding
+from ottla.edge.web.app import HttpError
 from ottla.model.settings_security import listener_settings
-from ottla.registry.election import Instance
-from ottla.registry.forwarding import Forwarding
 from ottla.security.certificates import Certificates, client_context
 from ottla.security.password_hashes import hash_password, user_line
-from ottla.web.app import HttpError
 
 _EC = trustme.KeyType.ECDSA
 

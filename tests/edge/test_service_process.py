@@ -13,8 +13,8 @@ import pytest
 from hello_service import start
 from service_process import command, hello_service
 
-from ottla.web.service import run_service
-from ottla.web.settings import WebSettings
+from ottla.edge.web.service import run_service
+from ottla.edge.web.settings import WebSettings
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -117,7 +117,7 @@ def check_core(environment: Environment) -> None:
 
 def check_edge(environment: Environment) -> None:
     """The registry and the REST proxy, with a schema of each format."""
-    environment.run("-c", _IMPORT_ALL, "ottla.registry", "ottla.rest", "ottla.schemas", "ottla.web")
+    environment.run("-c", _IMPORT_ALL, "ottla.edge.registry", "ottla.edge.rest", "ottla.schemas", "ottla.edge.web")
     listen = ("--listen", "http://127.0.0.1:0")
     proto = 'syntax = "proto3"; message Order { int32 n = 1; }'
     with environment.broker() as broker, environment.started("registry", "-b", broker, *listen) as registry:

@@ -18,6 +18,6 @@ def command(texts: dict[str, str]) -> None:
     not answer; it tries again for some seconds and then ends with exit code 1. Schemas are kept in the topic _schemas
     of the cluster. Several instances with the same group elect a leader, which makes all changes.
     """
-    from ottla.registry.main import run
+    from ottla.edge.registry.main import run
 
     sys.exit(run(texts))

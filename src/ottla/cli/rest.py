@@ -17,7 +17,7 @@ def command(texts: dict[str, str], registry: str | None) -> None:
     operations. It prints a line that starts with "ready" when it accepts requests, and a warning on standard error
     if the cluster does not answer; GET /health tells whether it does.
     """
-    from ottla.rest.service import run
+    from ottla.edge.rest.service import run
 
     if registry is not None:
         texts.setdefault("schema.registry.url", registry)

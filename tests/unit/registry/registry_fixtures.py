@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ottla.registry import changes
-from ottla.registry.parsing import Parser
-from ottla.registry.records import Record, SchemaVersion
-from ottla.registry.requests import NewSchema, parse_config
-from ottla.registry.state import State
+from ottla.edge.registry import changes
+from ottla.edge.registry.parsing import Parser
+from ottla.edge.registry.records import Record, SchemaVersion
+from ottla.edge.registry.requests import NewSchema, parse_config
+from ottla.edge.registry.state import State
 
 
 def record(name: str = "A", *fields: dict[str, Any], **members: Any) -> str:

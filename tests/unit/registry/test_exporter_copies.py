@@ -19,16 +19,16 @@ from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
 from ottla.client.security import TLS_PROPERTIES
-from ottla.registry import exporters
-from ottla.registry.answers import version_json
-from ottla.registry.exporters import Entry, Exporter, ExporterState, Task, changes_in, tasks_of
-from ottla.registry.exporters_api import ExporterHandlers
-from ottla.registry.exporters_copy import Conflict, Destination, connect
-from ottla.registry.store import Applied
-from ottla.registry.subjects import normalize
+from ottla.edge.registry import exporters
+from ottla.edge.registry.answers import version_json
+from ottla.edge.registry.exporters import Entry, Exporter, ExporterState, Task, changes_in, tasks_of
+from ottla.edge.registry.exporters_api import ExporterHandlers
+from ottla.edge.registry.exporters_copy import Conflict, Destination, connect
+from ottla.edge.registry.store import Applied
+from ottla.edge.registry.subjects import normalize
+from ottla.edge.web.app import HttpError
+from ottla.edge.web.authentication import Identity
 from ottla.security.secret_box import SecretBox
-from ottla.web.app import HttpError
-from ottla.web.authentication import Identity
 
 AUTO = ".here"
 URL = {"schema.registry.url": "http://127.0.0.1:1"}

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 
-from ottla.registry import changes
-from ottla.registry.records import SchemaVersion
-from ottla.registry.requests import NewSchema
-from ottla.registry.state import State
-from ottla.web.app import HttpError
+from ottla.edge.registry import changes
+from ottla.edge.registry.records import SchemaVersion
+from ottla.edge.registry.requests import NewSchema
+from ottla.edge.registry.state import State
+from ottla.edge.web.app import HttpError
 
 A = record("A", number("x"))
 A_WITH_DEFAULT = record("A", number("x"), number("y", default=0))

@@ -11,10 +11,10 @@ import pytest
 
 from ottla.client.errors import RemovedFromGroup
 from ottla.client.membership import DescribedMember
+from ottla.edge.registry import election as module
+from ottla.edge.registry.election import Election, Instance, assign, client_id_of
+from ottla.edge.registry.store import StoreSettings
 from ottla.model.errors import ErrorCode
-from ottla.registry import election as module
-from ottla.registry.election import Election, Instance, assign, client_id_of
-from ottla.registry.store import StoreSettings
 
 
 def members(*instances: Instance, leaders: tuple[int, ...] = ()) -> dict[str, bytes]:

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from ottla.registry.election import Instance
-from ottla.registry.forwarding import Forwarding, LeaderUnreachable
-from ottla.web.app import HttpError
+from ottla.edge.registry.election import Instance
+from ottla.edge.registry.forwarding import Forwarding, LeaderUnreachable
+from ottla.edge.web.app import HttpError
 
 
 def send(error: Exception) -> None:

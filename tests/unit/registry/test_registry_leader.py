@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.registry.election import Instance
-from ottla.registry.records import SchemaVersion
-from ottla.registry.service import Registration, Registry
-from ottla.registry.state import State
-from ottla.registry.store import Applied, StoreSettings
-from ottla.web.app import HttpError
+from ottla.edge.registry.election import Instance
+from ottla.edge.registry.records import SchemaVersion
+from ottla.edge.registry.service import Registration, Registry
+from ottla.edge.registry.state import State
+from ottla.edge.registry.store import Applied, StoreSettings
+from ottla.edge.web.app import HttpError
 
 CHANGES = 5
 

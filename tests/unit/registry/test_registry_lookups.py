@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import Request
 from tests.unit.registry.registry_fixtures import FakeRegistry, record
 
-from ottla.registry.api import SchemaHandlers
-from ottla.web.app import HttpError
+from ottla.edge.registry.api import SchemaHandlers
+from ottla.edge.web.app import HttpError
 
 
 class FollowerRegistry(FakeRegistry):

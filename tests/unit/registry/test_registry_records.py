@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ottla.registry.answers import version_json
-from ottla.registry.records import (
+from ottla.edge.registry.answers import version_json
+from ottla.edge.registry.records import (
     Association,
     SchemaVersion,
     config_record,
@@ -17,7 +17,7 @@ from ottla.registry.records import (
     mode_record,
     noop_record,
 )
-from ottla.registry.state import State
+from ottla.edge.registry.state import State
 from ottla.schemas.schema import Reference
 
 ASSOCIATION = Association("t", "lkc1", "topic", "value", "s", "i", "g", "WEAK", is_frozen=False)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 
-from ottla.registry import changes
-from ottla.registry.answers import registered_json, version_json
-from ottla.registry.requests import NewSchema, TagChange, parse_body, parse_config, parse_mode, parse_number
-from ottla.web.app import HttpError
+from ottla.edge.registry import changes
+from ottla.edge.registry.answers import registered_json, version_json
+from ottla.edge.registry.requests import NewSchema, TagChange, parse_body, parse_config, parse_mode, parse_number
+from ottla.edge.web.app import HttpError
 
 #: values for each member of a body
 VALUES: tuple[Any, ...] = (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ottla.registry import main
-from ottla.registry.store import StoreSettings
-from ottla.web.service import StoppedAtStart
+from ottla.edge.registry import main
+from ottla.edge.registry.store import StoreSettings
+from ottla.edge.web.service import StoppedAtStart
 
 
 def test_start_reports_a_cluster_that_does_not_answer_and_ends_with_a_stop(

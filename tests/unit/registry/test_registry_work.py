@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ottla.registry.election import Instance
-from ottla.registry.main import _describe_error
-from ottla.registry.parsing import _KEPT_CHARS, Parser
-from ottla.registry.records import SchemaVersion
-from ottla.registry.service import _LOOP_STEPS, _REQUEST_STEPS, Registry
-from ottla.registry.state import State
-from ottla.registry.store import StoreSettings
+from ottla.edge.registry.election import Instance
+from ottla.edge.registry.main import _describe_error
+from ottla.edge.registry.parsing import _KEPT_CHARS, Parser
+from ottla.edge.registry.records import SchemaVersion
+from ottla.edge.registry.service import _LOOP_STEPS, _REQUEST_STEPS, Registry
+from ottla.edge.registry.state import State
+from ottla.edge.registry.store import StoreSettings
 from ottla.schemas.schema import Budget, InvalidSchema, SchemaTooComplex
 
 

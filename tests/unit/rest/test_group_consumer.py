@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from ottla.edge.rest import group_consumer
+from ottla.edge.rest.errors import KafkaRefusal
+from ottla.edge.rest.group_consumer import GroupConsumer, kafka_partition
 from ottla.model.types import TopicPartition
-from ottla.rest import group_consumer
-from ottla.rest.errors import KafkaRefusal
-from ottla.rest.group_consumer import GroupConsumer, kafka_partition
 
 NOT_COORDINATOR = 16
 GROUP_AUTHORIZATION_FAILED = 30

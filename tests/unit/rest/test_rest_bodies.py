@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from ottla.rest.bodies import Fields, parse_json, path_integer, query_boolean, query_integer
-from ottla.web.app import HttpError
+from ottla.edge.rest.bodies import Fields, parse_json, path_integer, query_boolean, query_integer
+from ottla.edge.web.app import HttpError
 
 
 @pytest.mark.parametrize(

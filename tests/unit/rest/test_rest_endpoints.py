@@ -8,18 +8,18 @@ from typing import cast
 import httpx
 import pytest
 
+from ottla.edge.rest.consumers import Instances
+from ottla.edge.rest.endpoints import NAMES, name_of
+from ottla.edge.rest.errors import describe_error
+from ottla.edge.rest.kafka import Kafka
+from ottla.edge.rest.proxy import Proxy
+from ottla.edge.rest.service import error_response, operations
+from ottla.edge.rest.settings import RestSettings
+from ottla.edge.rest.v3_read import ReadRoutes
+from ottla.edge.rest.writable_topics import Topics
+from ottla.edge.web.app import App, Operation, Router
+from ottla.edge.web.server import Listener
 from ottla.model.errors import StartError
-from ottla.rest.consumers import Instances
-from ottla.rest.endpoints import NAMES, name_of
-from ottla.rest.errors import describe_error
-from ottla.rest.kafka import Kafka
-from ottla.rest.proxy import Proxy
-from ottla.rest.service import error_response, operations
-from ottla.rest.settings import RestSettings
-from ottla.rest.v3_read import ReadRoutes
-from ottla.rest.writable_topics import Topics
-from ottla.web.app import App, Operation, Router
-from ottla.web.server import Listener
 
 
 def rows(**texts: str) -> list[Operation]:

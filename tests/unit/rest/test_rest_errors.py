@@ -19,12 +19,12 @@ from ottla.client.errors import (
     TimedOut,
     UnsupportedByBroker,
 )
+from ottla.edge.rest import errors
+from ottla.edge.rest.errors import MEANINGS, KafkaRefusal, describe_error, status_of
 from ottla.model.errors import ErrorCode
-from ottla.rest import errors
-from ottla.rest.errors import MEANINGS, KafkaRefusal, describe_error, status_of
 
 #: what the proxy consists of; `web` has the errors that it shares with the registry
-PACKAGES = ("rest", "web")
+PACKAGES = ("edge/rest", "edge/web")
 ERROR_CODES = range(40000, 60000)
 
 

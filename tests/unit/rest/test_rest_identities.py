@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from ottla.rest.consumers import InstanceOptions, Instances
-from ottla.rest.kafka import BATCH_BYTES, Identity, Kafka, Owner
-from ottla.rest.settings import RestSettings
-from ottla.web.app import HttpError
+from ottla.edge.rest.consumers import InstanceOptions, Instances
+from ottla.edge.rest.kafka import BATCH_BYTES, Identity, Kafka, Owner
+from ottla.edge.rest.settings import RestSettings
+from ottla.edge.web.app import HttpError
 
 SETTINGS = RestSettings.parse({
     "bootstrap.servers": "127.0.0.1:1", "client.security.protocol": "SASL_PLAINTEXT",

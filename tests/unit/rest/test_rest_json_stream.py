@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.rest.json_stream import JsonStream
-from ottla.web.app import HttpError
+from ottla.edge.rest.json_stream import JsonStream
+from ottla.edge.web.app import HttpError
 
 
 def random_value(random: Random, depth: int = 0) -> Any:

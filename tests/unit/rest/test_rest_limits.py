@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from ottla.rest.limits import ByteRates
-from ottla.rest.producing import with_pauses
-from ottla.rest.settings import RestSettings
-from ottla.web.app import HttpError, Operation
+from ottla.edge.rest.limits import ByteRates
+from ottla.edge.rest.producing import with_pauses
+from ottla.edge.rest.settings import RestSettings
+from ottla.edge.web.app import HttpError, Operation
 
 
 async def handler(request: Request) -> Response:

@@ -10,10 +10,10 @@ import pytest
 
 from ottla.client.errors import AuthenticationFailed, BrokerError, ClientError, ConnectionLost, Unreachable
 from ottla.client.reachability import why_unreachable
+from ottla.edge.rest.kafka import SERVICE, Kafka
+from ottla.edge.rest.reachability import Reachability
+from ottla.edge.rest.settings import RestSettings
 from ottla.model.errors import ErrorCode
-from ottla.rest.kafka import SERVICE, Kafka
-from ottla.rest.reachability import Reachability
-from ottla.rest.settings import RestSettings
 
 #: no program listens on port 1
 SETTINGS = RestSettings.parse({"bootstrap.servers": "127.0.0.1:1"})

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ottla.rest.records import decode_plain, encode_plain, iso_time, read_headers, read_partition, read_time
-from ottla.web.app import HttpError
+from ottla.edge.rest.records import decode_plain, encode_plain, iso_time, read_headers, read_partition, read_time
+from ottla.edge.web.app import HttpError
 
 
 @pytest.mark.parametrize(

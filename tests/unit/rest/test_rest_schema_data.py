@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from ottla.client.registry import RegisteredSchema, RegistryError, SchemaRegistry
+from ottla.edge.rest import schema_data
+from ottla.edge.rest.kafka import SERVICE, Identity
+from ottla.edge.rest.records import AVRO, JSONSCHEMA
+from ottla.edge.rest.registries import Registries
+from ottla.edge.rest.schema_data import SchemaData, SchemaWanted
+from ottla.edge.rest.settings import RestSettings
+from ottla.edge.rest.writable_topics import WritableTopic
+from ottla.edge.web.app import HttpError
 from ottla.model.errors import StartError
-from ottla.rest import schema_data
-from ottla.rest.kafka import SERVICE, Identity
-from ottla.rest.records import AVRO, JSONSCHEMA
-from ottla.rest.registries import Registries
-from ottla.rest.schema_data import SchemaData, SchemaWanted
-from ottla.rest.settings import RestSettings
-from ottla.rest.writable_topics import WritableTopic
 from ottla.schemas.data.framing import frame
-from ottla.web.app import HttpError
 
 
 class Registry:

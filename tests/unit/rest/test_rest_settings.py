@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.edge.rest.settings import RestSettings
 from ottla.model.setting_types import InvalidSettings
-from ottla.rest.settings import RestSettings
 
 
 def test_settings_and_properties_of_clients_are_separated() -> None:

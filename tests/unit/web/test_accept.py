@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.web.accept import choose_media_type
+from ottla.edge.web.accept import choose_media_type
 
 JSON, LINES = "application/json", "application/x-ndjson"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.web.check_queue import _TRUSTED_MAX, _TRUSTED_S, CheckQueue, Sender, TrustedSenders
+from ottla.edge.web.check_queue import _TRUSTED_MAX, _TRUSTED_S, CheckQueue, Sender, TrustedSenders
 
 
 def drain(queue: CheckQueue[str]) -> list[str]:

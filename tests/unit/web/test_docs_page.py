@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_openapi import API, OPERATIONS
 
-from ottla.web.openapi import describe
+from ottla.edge.web.openapi import describe
 
 NODE = shutil.which("node")
 
@@ -19,7 +19,7 @@ NODE = shutil.which("node")
 @pytest.mark.foreign
 @pytest.mark.skipif(NODE is None, reason="Node is not installed; the script of /docs is not run")
 def test_page_lists_operations_sends_requests_and_shows_answers() -> None:
-    script = str(files("ottla.web") / "docs_page" / "page.js")
+    script = str(files("ottla.edge.web") / "docs_page" / "page.js")
     checks = str(Path(__file__).with_name("docs_page_checks.js"))
     text = json.dumps(describe(OPERATIONS, API))
     done = subprocess.run([NODE or "", checks, script], input=text, capture_output=True, text=True, timeout=120)

@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
-from ottla.registry.main import RegistrySettings
-from ottla.rest.settings import RestSettings
-from ottla.web.app import HttpError
-from ottla.web.hosts import Hosts
+from ottla.edge.registry.main import RegistrySettings
+from ottla.edge.rest.settings import RestSettings
+from ottla.edge.web.app import HttpError
+from ottla.edge.web.hosts import Hosts
 
 
 def is_allowed(hosts: Hosts, *headers: str) -> bool:

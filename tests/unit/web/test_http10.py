@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from ottla.web import http10
-from ottla.web.http10 import WholeAnswer
+from ottla.edge.web import http10
+from ottla.edge.web.http10 import WholeAnswer
 
 
 def answered(*messages: Message) -> list[Message]:

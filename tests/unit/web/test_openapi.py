@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ottla.web.app import App, HttpError, Operation, Parameter, Router
-from ottla.web.openapi import Api, describe, document_operations
+from ottla.edge.web.app import App, HttpError, Operation, Parameter, Router
+from ottla.edge.web.openapi import Api, describe, document_operations
 
 #: the parts of OpenAPI 3.1 that the document uses; nothing else is allowed in it
 STRUCTURE: dict[str, Any] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.web import rates
-from ottla.web.rates import Rates
+from ottla.edge.web import rates
+from ottla.edge.web.rates import Rates
 
 
 def test_key_may_use_its_burst_and_then_its_rate() -> None:

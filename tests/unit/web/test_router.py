@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ottla.web.app import App, HttpError, Operation, Router
+from ottla.edge.web.app import App, HttpError, Operation, Router
 
 
 async def echo(request: Request) -> Response:

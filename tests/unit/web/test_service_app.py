@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from test_openapi import check_document
 
+from ottla.edge.web import app as app_module
+from ottla.edge.web.app import App, HttpError, Operation
+from ottla.edge.web.service import Service
+from ottla.edge.web.settings import WebSettings
 from ottla.security.password_hashes import hash_password, user_line
-from ottla.web import app as app_module
-from ottla.web.app import App, HttpError, Operation
-from ottla.web.service import Service
-from ottla.web.settings import WebSettings
 
 
 async def hello(request: Request) -> Response:

@@ -17,13 +17,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import Request
 
+from ottla.edge.web import authentication
+from ottla.edge.web.app import HttpError
+from ottla.edge.web.authentication import Authenticator, CheckLogin, Identity
+from ottla.edge.web.settings import WebSettings
 from ottla.model.errors import StartError
 from ottla.security import password_hashes
 from ottla.security.password_hashes import PasswordHash, hash_password, user_line
-from ottla.web import authentication
-from ottla.web.app import HttpError
-from ottla.web.authentication import Authenticator, CheckLogin, Identity
-from ottla.web.settings import WebSettings
 from token_issuer import AUDIENCE, ISSUER, USER, TokenIssuer
 
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from web_fixtures import read_answer, run, serving, until
 
-from ottla.web import connections
-from ottla.web.connections import ConnectionLimits, _OneWrite
+from ottla.edge.web import connections
+from ottla.edge.web.connections import ConnectionLimits, _OneWrite
 
 GET = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
 

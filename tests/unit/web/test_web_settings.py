@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.edge.web.server import Listener
+from ottla.edge.web.service import insecure_listeners
+from ottla.edge.web.settings import WebSettings
 from ottla.model.errors import StartError
 from ottla.model.setting_types import ANY, INT, InvalidSettings, Setting
-from ottla.web.server import Listener
-from ottla.web.service import insecure_listeners
-from ottla.web.settings import WebSettings
 
 
 class ShopSettings(WebSettings):

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from web_fixtures import Served, read_answer, run, serving, until
 
+from ottla.edge.web.connections import ConnectionLimits
+from ottla.edge.web.service import reloading_context
+from ottla.edge.web.settings import WebSettings
 from ottla.security.certificates import Certificates, subject_of
-from ottla.web.connections import ConnectionLimits
-from ottla.web.service import reloading_context
-from ottla.web.settings import WebSettings
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 CA, OTHER_CA = (trustme.CA(key_type=trustme.KeyType.ECDSA) for _ in range(2))

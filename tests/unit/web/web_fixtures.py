@@ -11,8 +11,8 @@ from typing import Any
 import uvloop
 from starlette.types import ASGIApp
 
-from ottla.web.connections import ConnectionLimits, ConnectionTable
-from ottla.web.server import BoundSocket, Listener, bind, serve
+from ottla.edge.web.connections import ConnectionLimits, ConnectionTable
+from ottla.edge.web.server import BoundSocket, Listener, bind, serve
 
 #: a wait that fails a test that would hang
 WAIT_S = 120.0
