@@ -1,4 +1,4 @@
-# One broker. Build: docker build -t ottla .   Run: see docs/operations/deploy.md
+# One broker. Build: docker build -t ottla .   Run: see docs/operate/deploy.md
 ARG PYTHON_VERSION=3.12
 
 FROM python:${PYTHON_VERSION}-slim AS build
@@ -22,5 +22,5 @@ EXPOSE 9092 9464
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["ottla", "topic", "list", "--timeout", "5", "-o", "name"]
 ENTRYPOINT ["ottla"]
-# Without encryption and authentication: publish the port to this machine only, or see docs/operations/deploy.md.
+# Without encryption and authentication: publish the port to this machine only, or see docs/operate/deploy.md.
 CMD ["broker", "--data", "/var/lib/ottla", "--listener", "PLAINTEXT://0.0.0.0:9092", "--insecure", "--metrics", "0.0.0.0:9464"]

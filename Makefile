@@ -64,7 +64,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python tools/generate_pipeline_docs.py
 	$(BIN)/python tools/generate_spark_docs.py
 
-# Compares Ottla with Apache Kafka on this machine; writes docs/performance.md. Takes long.
+# Compares Ottla with Apache Kafka on this machine; writes docs/reference/performance.md. Takes long.
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(if $(BENCH_ARGS),,$(MAKE) bench-secure bench-edge)
@@ -88,7 +88,7 @@ properties: $(VENV)/.dev
 	for round in $$(seq $(or $(ROUNDS),10)); do \
 	  OTTLA_RANDOM_EXAMPLES=1 $(BIN)/pytest -q -n $(WORKERS) -m hypothesis tests/unit tests/model || exit 1; done
 
-# The broker in a simulated world (docs/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign,
+# The broker in a simulated world (docs/internals/simulation.md): SEED=7 replays one seed with its trace, SEEDS=1000 is a campaign,
 # BROKERS=3 runs a cluster.
 sim: $(VENV)/.dev
 	$(BIN)/python tests/sim/sim_campaign.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --brokers $(or $(BROKERS),1) $(if $(PROFILE),--profile '$(PROFILE)')
@@ -135,7 +135,7 @@ openapi-fuzz: $(VENV)/.dev
 cluster-faults: $(VENV)/.dev
 	$(BIN)/python tests/cluster/cluster_faults.py --case $(or $(CASE),all) --seed $(or $(SEED),1)
 
-# Network partitions of a cluster under load (docs/network-partitions.md): about ten minutes, needs root. CASE=P2 selects,
+# Network partitions of a cluster under load (docs/internals/network-partitions.md): about ten minutes, needs root. CASE=P2 selects,
 # CASE=P7 all one-way cuts.
 partitions: $(VENV)/.dev nftables
 	$(BIN)/python tests/cluster/network_partitions.py $(if $(CASE),--case $(CASE))
@@ -222,9 +222,9 @@ SPARK_PREVIOUS := 4.2
 spark-previous: $(VENV)-spark-previous/.dev
 	$(VENV)-spark-previous/bin/pytest --durations 5 $(or $(PYTEST_ARGS),tests/spark tests/unit/spark tests/unit/pipeline)
 
-# Screens of the demonstration as text, in terminals of 80 and 140 columns: writes docs/screens. Takes some minutes.
+# Screens of the demonstration as text, in terminals of 80 and 140 columns: writes docs/start/screens. Takes some minutes.
 screens: $(VENV)/.run
-	$(BIN)/python tools/capture_screens.py --size 80x24 --size 140x50 --out docs/screens
+	$(BIN)/python tools/capture_screens.py --size 80x24 --size 140x50 --out docs/start/screens
 
 # Spark Declarative Pipelines: the example of the documentation, killed and continued.
 sdp: $(VENV)/.dev

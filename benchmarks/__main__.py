@@ -1,4 +1,4 @@
-"""`make bench`: measures Ottla beside Apache Kafka, and beside Spark's Kafka connector; writes docs/performance.*.
+"""`make bench`: measures Ottla beside Apache Kafka, and beside Spark's connector; writes docs/reference/performance.*.
 
 Rounds are interleaved: every scenario runs on one broker and at once on the other, both warm. A run that was
 shortened or narrowed (--quick, --only, --brokers) shows its tables but leaves the docs alone.
@@ -145,10 +145,10 @@ class Bench:
             document["spark_rows"] = self._spark.document(facts)
             print("\n" + render_spark(document["spark_rows"]))
         if self._whole or self._options.write:
-            write_report(ROOT / "docs", document)
-            print("\nwritten: docs/performance.md, docs/performance.json")
+            write_report(ROOT / "docs" / "reference", document)
+            print("\nwritten: docs/reference/performance.md, docs/reference/performance.json")
         else:
-            print("\ndocs/performance.md is left as it is: this was not a whole run (--write overrides)")
+            print("\ndocs/reference/performance.md is left as it is: this was not a whole run (--write overrides)")
         others = [each.failures for each in (self._clusters, self._spark) if each is not None]
         return 1 if any([self._failures, *others]) else 0
 

@@ -3,8 +3,9 @@
     python -m benchmarks.edge [--rounds 3] [--seconds 4] [--only WORD] [--write]
 
 One broker, one registry and one proxy, each a process with the settings that ship; the load generator is a process of
-its own (`http_load.py`). Prints a table; --write puts it into docs/performance.md. A service answers all requests in
-one thread: a service that is 100 % busy is the limit of its figure, otherwise it is the broker or the generator.
+its own (`http_load.py`). Prints a table; --write puts it into docs/reference/performance.md. A service answers
+all requests in one thread: a service that is 100 % busy is the limit of its figure, otherwise it is the broker or the
+generator.
 """
 
 from __future__ import annotations
@@ -290,7 +291,7 @@ def main() -> int:
     table = render(samples, facts, f"{options.rounds} rounds of {options.seconds:g} s")
     print(f"\n{table}")
     if options.write:
-        page = ROOT / "docs" / "performance.md"
+        page = ROOT / "docs" / "reference" / "performance.md"
         page.write_text(splice(page.read_text(), table, _BEGIN, _END))
     return 0
 

@@ -1,4 +1,4 @@
-"""From samples to documents: medians, spreads, verdicts, and the tables of docs/performance.md.
+"""From samples to documents: medians, spreads, verdicts, and the tables of docs/reference/performance.md.
 
 Everything here is a pure function of the samples; only write_report touches files.
 """
@@ -128,7 +128,7 @@ def build_document(
     failures: Mapping[str, Mapping[str, str]],
     facts: Mapping[str, Any],
 ) -> Document:
-    """Everything that was found, in the form of docs/performance.json."""
+    """Everything that was found, in the form of docs/reference/performance.json."""
     rows = []
     for scenario in scenarios:
         brokers = {name: summarise(found) for name, found in samples.get(scenario.name, {}).items()}
@@ -158,7 +158,7 @@ def build_spark(
     failures: Mapping[str, Mapping[str, str]],
     facts: Mapping[str, Any],
 ) -> Document:
-    """The same for Spark: what stands under "spark" in docs/performance.json."""
+    """The same for Spark: what stands under "spark" in docs/reference/performance.json."""
     found = []
     for row in rows:
         contestants = {name: summarise(each) for name, each in samples.get(row.name, {}).items()}
@@ -190,7 +190,7 @@ def merge_spark(old: Document | None, new: Document) -> Document:
 
 
 def render(document: Document) -> str:
-    """The tables that stand between the markers of docs/performance.md."""
+    """The tables that stand between the markers of docs/reference/performance.md."""
     rows = document["scenarios"]
     parts = [_facts(document)]
     throughput = [row for row in rows if row["kind"] in ("produce", "consume", "client")]
@@ -269,7 +269,7 @@ def splice(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
     head, found_begin, rest = page.partition(begin)
     _, found_end, tail = rest.partition(end)
     if not found_begin or not found_end:
-        raise ValueError(f"docs/performance.md needs the lines {begin} and {end} to show where the tables go")
+        raise ValueError(f"docs/reference/performance.md needs the lines {begin} and {end} to show where the tables go")
     return f"{head}{begin}\n{tables}\n{end}{tail}"
 
 

@@ -4,7 +4,7 @@
 
 The client is librdkafka in one process. Both brokers have the same listeners, certificate (ECDSA), user, ACLs and
 quota; the quota is far above the rate. Rounds alternate between the brokers. Prints a table; --write puts it into
-docs/performance.md.
+docs/reference/performance.md.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def main() -> int:
     table = render(found, options.rounds, options.seconds)
     print(f"\n{table}")
     if options.write:
-        page = ROOT / "docs" / "performance.md"
+        page = ROOT / "docs" / "reference" / "performance.md"
         page.write_text(splice(page.read_text(), table, _BEGIN, _END))
     return 0
 

@@ -111,7 +111,7 @@ OS_ACCESS: dict[str, set[str]] = {
 
 @pytest.mark.parametrize("path", [path for path in FILES if _names(path).startswith(SIMULATED)], ids=_names)
 def test_operating_system_is_reached_through_interfaces(path: Path) -> None:
-    """A run of the simulation (docs/simulation.md) replays only if nothing else reaches a clock, a file or a socket."""
+    """A run of the simulation (docs/internals/simulation.md) replays only if no other file reaches a clock or disk."""
     used = {name.split(".")[0] if name.startswith("os.") else name for name in accesses(_tree(path))}
     assert used == OS_ACCESS.get(_names(path), set())
 

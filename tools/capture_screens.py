@@ -1,4 +1,4 @@
-"""Captures screens of `ottla demo` in a terminal of a given size, as text for docs/screens.
+"""Captures screens of `ottla demo` in a terminal of a given size, as text for docs/start/screens.
 
     make screens        # 80 by 24 and 140 by 50; takes some minutes, because it runs the demonstration twice
 

@@ -1,4 +1,4 @@
-"""Write the tables of keys in docs/pipelines.md from the table in src/ottla/pipeline/keys.py.
+"""Write the tables of keys in docs/guides/pipelines.md from the table in src/ottla/pipeline/keys.py.
 
 python tools/generate_pipeline_docs.py            write the tables between their marks
 python tools/generate_pipeline_docs.py --check    exit 1 when they are not what the code says
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from generated_page import DOCS, replace_lines, write_page
 from ottla.pipeline.keys import SECTIONS, Section
 
-PAGE = DOCS / "pipelines.md"
+PAGE = DOCS / "guides" / "pipelines.md"
 _BEGIN = "<!-- keys: written by tools/generate_pipeline_docs.py; do not edit -->"
 _END = "<!-- end of keys -->"
 

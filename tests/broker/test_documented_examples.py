@@ -1,4 +1,4 @@
-"""The snippets of README.md and docs/testing.md run as they are written, in their order, against a fresh broker."""
+"""The snippets of README.md and docs/guides/testing.md run as they are written, in their order, against a broker."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_other_readme_commands_are_targets_of_the_makefile() -> None:
 
 def test_examples_of_the_testing_page_pass(tmp_path: Path) -> None:
     pytest.importorskip("aiokafka")
-    page = snippets((ROOT / "docs" / "testing.md").read_text())
+    page = snippets((ROOT / "docs" / "guides" / "testing.md").read_text())
     *tests, script = [one.text for one in page if one.language == "python"]
     (tmp_path / "test_examples.py").write_text("\n\n".join(tests))
     (tmp_path / "script.py").write_text(script)

@@ -1,4 +1,4 @@
-"""The commands of docs/operations run as they are written; the files in deploy/ and the Dockerfile are consistent."""
+"""The commands of docs/operate run as they are written; the files in deploy/ and the Dockerfile are consistent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ottla.testing.secure import SecureBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
-PAGES = ROOT / "docs" / "operations"
+PAGES = ROOT / "docs" / "operate"
 CHECK_ADDRESS = "127.0.0.1:19092"
 
 

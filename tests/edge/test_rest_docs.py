@@ -1,4 +1,4 @@
-"""The commands of docs/rest.md."""
+"""The commands of docs/guides/rest.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rest_process import RestClient
 
-PAGE = Path(__file__).parents[2] / "docs" / "rest.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "rest.md"
 
 pytestmark = [
     pytest.mark.broker,

@@ -1,4 +1,4 @@
-"""`ottla schema` against a registry, and the commands of docs/operations/registry.md."""
+"""`ottla schema` against a registry, and the commands of docs/operate/registry.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from registry_process import RegistryProcess
 
 from ottla.cli.main import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations" / "registry.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "registry.md"
 FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "sum", "type": "double", "default": 0.0}]}  # type: ignore[misc]
 THIRD = {**FIRST, "fields": [{"name": "other", "type": "string"}]}

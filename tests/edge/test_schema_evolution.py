@@ -1,4 +1,4 @@
-"""The tutorial docs/schema-evolution.md: its commands run as they are written, and print what the page shows."""
+"""The tutorial docs/guides/schema-evolution.md: its commands run as they are written, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "schema-evolution.md"
+PAGE = ROOT / "docs" / "guides" / "schema-evolution.md"
 SCHEMAS = ROOT / "examples" / "schema_evolution"
 DEADLINE_S = 120
 

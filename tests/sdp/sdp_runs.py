@@ -27,7 +27,7 @@ _SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark-declarative-pipelines.md"
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark-declarative-pipelines.md"
 #: the commands that the documentation shows, in order
 COMMANDS = tuple(
     line.strip()

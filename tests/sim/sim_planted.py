@@ -342,7 +342,7 @@ def _find(job: Job) -> tuple[Job, Found | None, float]:
 
 
 def _row(job: Job, found: Found | None) -> str:
-    """Return a row of the table in docs/simulation.md."""
+    """Return a row of the table in docs/internals/simulation.md."""
     text = (PLANTED[job.bug].__doc__ or "").strip().split("\n")[0].rstrip(".")
     if found is None:
         return f"| {job.check or '-'} | {text} | not found in {job.seeds} | |"
@@ -351,7 +351,7 @@ def _row(job: Job, found: Found | None) -> str:
 
 
 def main() -> int:
-    """Print the tables of docs/simulation.md, a row when its bug is found. Return 1 if a bug is not found."""
+    """Print the tables of docs/internals/simulation.md, a row when its bug is found. Return 1 if a bug is not found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=[], choices=sorted({*PLANTED, *CHECKS}), metavar="BUG_OR_CHECK")
     parser.add_argument("--seeds", type=int, default=100)

@@ -122,7 +122,7 @@ def test_check_reports_its_planted_bug_first(check: str) -> None:
 
 
 def test_every_check_has_a_planted_bug_and_a_row_in_the_documentation() -> None:
-    text = (HERE.parents[1] / "docs" / "simulation.md").read_text()
+    text = (HERE.parents[1] / "docs" / "internals" / "simulation.md").read_text()
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")}
     assert set(CHECKS.values()) <= set(PLANTED)
     assert rows >= set(CHECKS)

@@ -1,4 +1,4 @@
-"""Every example of docs/operators.md, as it is: records in, one run, exactly these records out."""
+"""Every example of docs/guides/operators.md, as it is: records in, one run, exactly these records out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "operators"
-_PAGE = _EXAMPLES.parents[1] / "docs" / "operators.md"
+_PAGE = _EXAMPLES.parents[1] / "docs" / "guides" / "operators.md"
 
 Record = tuple[bytes | None, Any]
 

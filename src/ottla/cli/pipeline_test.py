@@ -82,7 +82,7 @@ def _read_tests(declaration: Declaration) -> tuple[FlowTest, ...]:
         raise report(bad) from None
     if not tests:
         directory = Path(file).parent / PATTERNS[0].partition("/")[0]
-        raise NotFound(f"there are no tests in {directory}; docs/pipelines.md shows how to write one")
+        raise NotFound(f"there are no tests in {directory}; docs/guides/pipelines.md shows how to write one")
     return tests
 
 

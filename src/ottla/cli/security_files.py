@@ -52,7 +52,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 _SERVER_TEXT = """\
-# Written by `ottla security init`. docs/operations/security.md explains the settings.
+# Written by `ottla security init`. docs/operate/security.md explains the settings.
 broker.id={broker_id}
 log.dirs={data}
 

@@ -164,14 +164,14 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
         INT,
         262_144,
         or_else(at_least(1), -1, "the system's own size"),
-        "Send buffer (SO_SNDBUF) of each connection. Kafka has 102400; see docs/performance.md.",
+        "Send buffer (SO_SNDBUF) of each connection. Kafka has 102400; see docs/reference/performance.md.",
     )
     socket_receive_buffer_bytes = Setting(
         "socket.receive.buffer.bytes",
         INT,
         -1,
         or_else(at_least(1), -1, "the system's own size"),
-        "Receive buffer (SO_RCVBUF) of each connection. Kafka has 102400; see docs/performance.md.",
+        "Receive buffer (SO_RCVBUF) of each connection. Kafka has 102400; see docs/reference/performance.md.",
     )
     socket_listen_backlog_size = Setting(
         "socket.listen.backlog.size",

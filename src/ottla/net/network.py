@@ -113,8 +113,8 @@ class SocketNetwork:
     ) -> SocketListener:
         """Return a listening socket.
 
-        Accepted connections inherit the sizes of the kernel's buffers; -1 lets the kernel choose. docs/performance.md
-        has measurements of these sizes.
+        Accepted connections inherit the sizes of the kernel's buffers; -1 lets the kernel choose.
+        docs/reference/performance.md has measurements of these sizes.
         """
         host = endpoint.host or "0.0.0.0"
         try:

@@ -4,7 +4,7 @@
     socket ◄── raw transport ◄── SSLObject ◄── TlsTransport.write ◄── protocol
 
 The event loop's own TLS is not used. It counts a client only after its handshake, needs ten times the memory for each
-connection, and does not let the certificate change while the broker runs. Measurements are in docs/performance.md.
+connection, and does not let the certificate change while the broker runs. docs/reference/performance.md has figures.
 
 Memory. One buffer for encrypted bytes serves the whole process, as the receive buffer of `connection.py` does. An
 SSLObject keeps the size of the largest piece that it was ever given, so it gets small pieces. While the protocol does

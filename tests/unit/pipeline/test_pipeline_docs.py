@@ -19,7 +19,7 @@ from ottla.pipeline.load import find_beside, load, parse, read_beside
 from ottla.pipeline.problems import Problems
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "pipelines.md"
+PAGE = ROOT / "docs" / "guides" / "pipelines.md"
 PURE = ("checks", "declaration", "decorators", "document", "duration", "environments", "expectations", "fields",
         "graph", "keys", "lineage", "load", "parameters", "predicate", "problems", "project", "reading",
         "row_comparison", "schema", "sql", "openlineage", "sql_shape", "table_fit", "column_lineage")  # fmt: skip
