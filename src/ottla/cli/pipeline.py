@@ -112,19 +112,24 @@ def explain(file: str, choice: Choice, allow_code: bool, output: str) -> None:
 @click.argument("file", metavar="PATH", type=_PATH)
 @environment_options
 @click.option(
-    "--format", "form", type=click.Choice(["svg"]), default="svg", show_default=True, help="Format of the picture."
+    "--format",
+    "form",
+    type=click.Choice(["mermaid"]),
+    default="mermaid",
+    show_default=True,
+    help="Format of the graph.",
 )
 @click.option("--out", type=_FILE, help="Write to this file instead of standard output; an existing one is replaced.")
 @_allow_code
 def graph(file: str, choice: Choice, form: str, out: str | None, allow_code: bool) -> None:
-    """Write the graph of a pipeline as a picture: sources, flows in the columns of their zones, topics.
+    """Write the graph of a pipeline as Mermaid text: sources, flows in the frames of their zones, topics.
 
-    The SVG needs no other file and follows the light or dark mode of the viewer. PATH is a file or a project directory.
-    A Python file is executed, which needs --allow-code. YAML is only read.
+    GitHub, GitLab and many editors draw Mermaid in Markdown files; mmdc converts it to SVG or PNG. PATH is a file or a
+    project directory. A Python file is executed, which needs --allow-code. YAML is only read.
     """
-    from ottla.pipeline.graph_svg import draw_svg
+    from ottla.pipeline.graph_mermaid import draw_mermaid
 
-    picture = draw_svg(_declaration_of(file, choice, allow_code))
+    picture = draw_mermaid(_declaration_of(file, choice, allow_code))
     if out is None:
         click.echo(picture, nl=False)
         return

@@ -216,13 +216,13 @@ def test_directory_with_a_python_file_is_not_executed_without_permission(ottla: 
     assert (result.exit_code, "add --allow-code" in result.stderr) == (1, True)
 
 
-def test_graph_writes_an_svg_to_the_output_or_to_a_file(ottla: Any, shop: Path) -> None:
+def test_graph_writes_mermaid_to_the_output_or_to_a_file(ottla: Any, shop: Path) -> None:
     printed = ottla("pipeline", "graph", shop.name)
-    assert printed.exit_code == 0 and printed.stdout.startswith("<svg ")
-    written = ottla("pipeline", "graph", shop.name, "--format", "svg", "--out", "shop.svg")
-    assert (written.exit_code, written.stdout) == (0, "Wrote shop.svg.\n")
-    assert shop.with_name("shop.svg").read_text(encoding="utf-8") == printed.stdout
-    refused = ottla("pipeline", "graph", shop.name, "--out", "none/shop.svg")
+    assert printed.exit_code == 0 and "flowchart LR" in printed.stdout
+    written = ottla("pipeline", "graph", shop.name, "--format", "mermaid", "--out", "shop.mmd")
+    assert (written.exit_code, written.stdout) == (0, "Wrote shop.mmd.\n")
+    assert shop.with_name("shop.mmd").read_text(encoding="utf-8") == printed.stdout
+    refused = ottla("pipeline", "graph", shop.name, "--out", "none/shop.mmd")
     assert refused.exit_code == 1 and "cannot be written: no such file or directory" in refused.stderr
 
 
