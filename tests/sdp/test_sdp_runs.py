@@ -23,8 +23,8 @@ from registry_process import RegistryProcess
 
 from ottla.client.cluster import Cluster
 from ottla.pipeline.load import load, parse
-from ottla.pipeline.sdp_export import export
-from ottla.pipeline.sdp_project import command, write_project
+from ottla.pipeline.sdp.export import export
+from ottla.pipeline.sdp.project import command, write_project
 from ottla.schemas.data.framing import frame
 from ottla.testing import BrokerProcess
 

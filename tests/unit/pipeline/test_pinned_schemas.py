@@ -20,7 +20,7 @@ from ottla.pipeline.flow_record import Checkpoint, describe, write_record
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas, registry_settings
-from ottla.pipeline.sdp_export import export
+from ottla.pipeline.sdp.export import export
 from ottla.pipeline.source_options import cluster_options
 from ottla.spark.registry_schemas import ENVIRONMENT, PinnedSchema
 

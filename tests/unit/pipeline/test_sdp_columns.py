@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.pipeline.sdp_columns import lineage_of_query, selects
+from ottla.pipeline.sdp.columns import lineage_of_query, selects
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from small_pipeline import HEAD
 
 from ottla.pipeline import load
 from ottla.pipeline.declaration import Declaration
-from ottla.pipeline.sdp_export import Project, export
-from ottla.pipeline.sdp_project import command, project_files
+from ottla.pipeline.sdp.export import Project, export
+from ottla.pipeline.sdp.project import command, project_files
 from ottla.spark.formats import Json
 from ottla.spark.wire_format import SchemasById
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from ottla.pipeline.declaration import Declaration, Framing, RegistrySchema, Source, TopicSink
 from ottla.pipeline.parameters import HIDDEN_VALUE
-from ottla.pipeline.sdp_text import identifier, literal, word
+from ottla.pipeline.sdp.text import identifier, literal, word
 from ottla.spark.registry_schemas import LATEST, PREFIX, SCHEMA_TYPES
 
 _SECRET: Final = re.compile(r"password|secret|jaas|token|user\.info|(^|\.)key(\.pem)?$", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""The files of a project for Spark Declarative Pipelines: the specification, a README, and what `sdp_export` made."""
+"""The files of a project for Spark Declarative Pipelines: the specification, a README, and what `export` made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Declaration, TopicSink
 from ottla.pipeline.layout import Layout
-from ottla.pipeline.sdp_export import DEFINITIONS, Project
+from ottla.pipeline.sdp.export import DEFINITIONS, Project
 
 SPECIFICATION: Final = "spark-pipeline.yml"
 _SETTINGS: Final = {

@@ -32,9 +32,9 @@ from ottla.pipeline.declaration import (
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC, expand
 from ottla.pipeline.problems import Place
-from ottla.pipeline.sdp_columns import headers_sql, key_sql, lineage_of_query, selects
-from ottla.pipeline.sdp_formats import ExportedFormats, is_secret, key_expression, value_text, variable_of
-from ottla.pipeline.sdp_text import (
+from ottla.pipeline.sdp.columns import headers_sql, key_sql, lineage_of_query, selects
+from ottla.pipeline.sdp.formats import ExportedFormats, is_secret, key_expression, value_text, variable_of
+from ottla.pipeline.sdp.text import (
     Names,
     Relation,
     call_lines,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.pipeline.lineage import LINEAGE, RECORD_COLUMNS
-from ottla.pipeline.sdp_text import identifier
+from ottla.pipeline.sdp.text import identifier
 from ottla.pipeline.sql import Token, tokenize
 
 
