@@ -10,8 +10,8 @@ import click
 from ottla.cli.failure import Failure
 from ottla.cli.output import TEXT, escape_controls, print_data
 from ottla.pipeline.sdp import project as sdp_project
-from ottla.pipeline.sdp.export import Note
 from ottla.pipeline.sdp.export import export as export_declaration
+from ottla.pipeline.sdp.notes import Note
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration

@@ -31,9 +31,10 @@ from ottla.pipeline.declaration import (
 )
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.lineage import DECODED_COLUMNS, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC, expand
-from ottla.pipeline.problems import Place
 from ottla.pipeline.sdp.columns import headers_sql, key_sql, lineage_of_query, selects
-from ottla.pipeline.sdp.formats import ExportedFormats, is_secret, key_expression, value_text, variable_of
+from ottla.pipeline.sdp.formats import ExportedFormats, key_expression
+from ottla.pipeline.sdp.module import module_text
+from ottla.pipeline.sdp.notes import Note, changed, flow_notes, left_out, pipeline_notes, why_topic_is_left_out
 from ottla.pipeline.sdp.text import (
     Names,
     Relation,
@@ -49,7 +50,7 @@ from ottla.pipeline.sdp.text import (
     with_query,
     word,
 )
-from ottla.pipeline.source_options import cluster_options, source_options
+from ottla.pipeline.source_options import source_options
 from ottla.pipeline.sql import read_query
 
 DEFINITIONS: Final = "transformations"
@@ -61,28 +62,6 @@ _RAW: Final = (
     f"timestamp AS {TIMESTAMP}", "timestampType AS _timestamp_type",
 )  # fmt: skip
 _OWN_COLUMNS: Final = 'rows.colRegex("`[^_].*`")'
-#: names of `wire_format` that formats are made with
-_READERS: Final = ("OneSchema", "SchemasById", "read_schema", "read_schema_file")
-#: names of `registry_schemas` that formats are made with
-_REGISTRY_NAMES: Final = ("RegistrySettings", "pin_schema", "register_schema")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Note:
-    """A part of a declaration that the project has not, or has in another form."""
-
-    place: Place
-    #: whether rows or outputs are missing from the project
-    left_out: bool
-    what: str
-    why: str
-
-    @property
-    def summary(self) -> str:
-        return f"{'not exported' if self.left_out else 'changed'}: {self.what}; {self.why}"
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.summary}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +102,8 @@ class Exporter:
     declaration: Declaration
     graph: Graph = field(init=False)
     names: Names = field(init=False)
-    notes: list[Note] = field(default_factory=list)
+    #: a dictionary, so that each is there once
+    notes: dict[Note, None] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
     formats: ExportedFormats = field(init=False)
     modules: set[str] = field(default_factory=set)
@@ -152,18 +132,20 @@ class Exporter:
             why = self._obstacle(flow)
             if why is not None:
                 self.left_out.add(name)
-                self._note(flow.place, f"flow {name!r}", why, left_out=True)
+                self._note(left_out(flow.place, f"flow {name!r}", why))
                 for appended in self._appended_flows(flow):
                     why = f"it appends to {name!r}, which is not exported"
-                    self._note(appended.place, f"flow {appended.name!r}", why, left_out=True)
+                    self._note(left_out(appended.place, f"flow {appended.name!r}", why))
                 continue
             for batch in sorted(modes[name]) if flow.kind == "view" else (self._is_batch(flow),):
                 self._flow(flow, batch)
-        self._note_settings()
-        module = f"{DEFINITIONS}/{word(self.declaration.name)}.py"
+        self._note(*pipeline_notes(self.declaration))
+        for name in sorted(self.modules):
+            self.formats.copies[f"modules/{name.partition('.')[0]}.py"] = f"{name.partition('.')[0]}.py"
+        text = module_text(self.declaration, self.text, self.formats.constants, self.modules)
         return Project(
             name=self.declaration.name,
-            files={module: self._module()},
+            files={f"{DEFINITIONS}/{word(self.declaration.name)}.py": text},
             copies=self.formats.copies,
             notes=tuple(sorted(self.notes)),
             topics=tuple(self.topics.values()),
@@ -255,7 +237,7 @@ class Exporter:
     # -- flows --------------------------------------------------------------------------------------------------------
 
     def _flow(self, flow: Flow, batch: bool) -> None:
-        self._note_flow(flow)
+        self._note(*flow_notes(flow, self._all_rows(flow)))
         # A raw flow has the columns of records, but under other names than decoded rows.
         self.lineage[flow.name] = self._lineage_of(flow)
         work = _Flow(flow, batch, lineage=self.lineage[flow.name], columns=self.graph.result_columns(flow.name))
@@ -451,8 +433,8 @@ class Exporter:
         else:
             self.text.append(definition("table", flow.name, body, arguments))
         for other in (sink for sink in flow.sinks if isinstance(sink, TableSink) and sink is not table):
-            self._note(other.place, f"flow {flow.name!r}: its second table {other.name!r}",
-                       f"it has the rows of {flow.name!r}", left_out=True)  # fmt: skip
+            what = f"flow {flow.name!r}: its second table {other.name!r}"
+            self._note(left_out(other.place, what, f"it has the rows of {flow.name!r}"))
 
     def _all_rows(self, flow: Flow) -> str:
         """Return the streaming table that rows of a flow are appended to."""
@@ -557,39 +539,15 @@ class Exporter:
         """Define a sink and the flow that writes the rows of a flow to it."""
         flow = work.flow
         names = sink.value or tuple(name for name in work.columns or () if not name.startswith("_"))
-        is_text = sink.format in ("bytes", "string")
-        is_plain_json = sink.format == "json" and sink.schema_id is None and sink.registry is None
-        if sink.registry is not None and sink.registry.version is None and sink.schema_file is None:
-            self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
-                       "its schema is derived from types that are not known without Spark; add 'schema_file' or "
-                       "'version: latest'", left_out=True)  # fmt: skip
-            return
-        if sink.key_registry is not None and sink.key_registry.version is None:
-            self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
-                       "the schema of its keys is derived from types that are not known without Spark; add "
-                       "'version: latest' to 'key_schema'", left_out=True)  # fmt: skip
-            return
-        if not names and not is_plain_json:
-            self._note(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}",
-                       "the columns of its values are not known without Spark; list them in 'value'",
-                       left_out=True)  # fmt: skip
+        why = why_topic_is_left_out(sink, names)
+        if why is not None:
+            self._note(left_out(sink.place, f"flow {flow.name!r}: the topic {sink.topic!r}", why))
             return
         self.topics.setdefault(sink.topic, sink)
         target = self._sink(flow.name, sink.topic, sink.delivery)
         dataset = self._all_rows(flow) if flow.table is not None else self.datasets[flow.name]
         body = [f"rows = {Relation(name=dataset, streaming=True).python}"]
-        if is_text:
-            value = f"CAST({identifier(names[0])} AS BINARY)"
-        elif not is_plain_json:
-            constant = self.formats.value(target, sink)
-            columns = list_literal(names)
-            body.append(f'rows = formats.encode(rows, {constant}, columns={columns}, into="__value")')
-            value = "__value"
-        elif names:
-            value = f"to_json(struct({', '.join(map(identifier, names))}))"
-        else:
-            body.append(f'rows = rows.withColumn("__value", F.to_json(F.struct({_OWN_COLUMNS})))')
-            value = "__value"
+        value = self._value(sink, names, target, body)
         if sink.tombstone_when is not None:
             value = f"CASE WHEN NOT {holds(sink.tombstone_when.text)} THEN {value} END"
         shown = []
@@ -605,112 +563,27 @@ class Exporter:
         if work.lineage:
             shown.append(f"{headers_sql(work.lineage)} AS headers")
         else:
-            self._note(sink.place, f"flow {flow.name!r}: headers with the lineage in {sink.topic!r}",
-                       "it is not certain which columns have it; name them in the query")  # fmt: skip
+            what = f"flow {flow.name!r}: headers with the lineage in {sink.topic!r}"
+            self._note(changed(sink.place, what, "it is not certain which columns have it; name them in the query"))
         body.append("return " + call_lines("rows", ".selectExpr", map(literal, shown)))
         name = self.names.unique(f"write_{target}")
         self.text.append(definition("append_flow", name, body, {"target": literal(target)}))
 
-    # -- notes --------------------------------------------------------------------------------------------------------
+    def _value(self, sink: TopicSink, names: tuple[str, ...], target: str, body: list[str]) -> str:
+        """Return the SQL expression of the values of a sink. Add the statements that it needs to `body`."""
+        if sink.format in ("bytes", "string"):
+            return f"CAST({identifier(names[0])} AS BINARY)"
+        if sink.format != "json" or sink.schema_id is not None or sink.registry is not None:
+            constant, columns = self.formats.value(target, sink), list_literal(names)
+            body.append(f'rows = formats.encode(rows, {constant}, columns={columns}, into="__value")')
+        elif names:
+            return f"to_json(struct({', '.join(map(identifier, names))}))"
+        else:
+            body.append(f'rows = rows.withColumn("__value", F.to_json(F.struct({_OWN_COLUMNS})))')
+        return "__value"
 
-    def _note(self, place: Place, what: str, why: str, *, left_out: bool = False) -> None:
-        note = Note(place, left_out, what, why)
-        if note not in self.notes:
-            self.notes.append(note)
-
-    def _note_flow(self, flow: Flow) -> None:
-        called = f"flow {flow.name!r}"
-        if flow.late_rows is not None:
-            self._note(flow.late_rows.place, f"{called}: late rows in {flow.late_rows}",
-                       "SDP has no output for rows that Spark drops; they are dropped", left_out=True)  # fmt: skip
-        for one in flow.expectations:
-            if one.on_violation == "warn":
-                self._note(one.place, f"{called}: the expectation {one.name!r}",
-                           "SDP counts no violations; the rows are written as before")  # fmt: skip
-        if flow.emit == "changes" and flow.kind == "table":
-            self._note(flow.place, f"{called}: emit: changes",
-                       "it becomes a materialized view of the whole input, because SDP has no update mode")  # fmt: skip
-            for sink in flow.sinks:
-                if isinstance(sink, TopicSink):
-                    self._note(sink.place, f"{called}: the topic {sink.topic!r}",
-                               "streams of SDP have no update mode", left_out=True)  # fmt: skip
-        elif flow.table is not None and flow.table.keys and flow.kind == "table":
-            self._note(flow.table.place, f"{called}: the keyed table",
-                       f"all rows are kept in {self._all_rows(flow)!r}, and each run computes the view of the newest "
-                       "rows completely")  # fmt: skip
-        for sink in flow.sinks:
-            if isinstance(sink, TableSink) and sink.partition_by:
-                self._note(sink.place, f"{called}: partition_by of the table {sink.name!r}",
-                           "SDP does not partition the files of streaming tables")  # fmt: skip
-            if isinstance(sink, TableSink) and (sink.compact is not None or sink.vacuum is not None):
-                self._note(sink.place, f"{called}: compact and vacuum of the table {sink.name!r}",
-                           "SDP does not maintain its Parquet tables")  # fmt: skip
-        if flow.quarantine is not None and _quarantines(flow):
-            self._note(flow.quarantine.place, f"{called}: columns of the quarantine",
-                       "rejected rows have their own columns instead of JSON in 'row'")  # fmt: skip
-        if flow.trigger is not None:
-            self._note_trigger(flow.place, called, str(flow.trigger))
-        for step in flow.steps:
-            if isinstance(step, PythonStep):
-                self._note(step.place, f"{called}: the function {step.function}",
-                           "it must work with Spark Connect, without asking for columns or types")  # fmt: skip
-
-    def _note_trigger(self, place: Place, called: str, trigger: str) -> None:
-        if trigger != "available-now":
-            self._note(place, f"{called}: trigger {trigger}",
-                       "each run of SDP reads the existing records and ends; schedule the runs")  # fmt: skip
-
-    def _note_settings(self) -> None:
-        declaration = self.declaration
-        place = Place(declaration.file)
-        self._note_trigger(place, "the pipeline", str(declaration.trigger))
-        if declaration.openlineage is not None:
-            self._note(place, "OpenLineage events", "SDP sends none", left_out=True)
-        for name, value in declaration.properties.items():
-            if is_secret(name, value):
-                self._note(place, f"the value of {name}", f"the project reads it from {variable_of(name)}")
-
-    def _module(self) -> str:
-        """Return the text of the Python file."""
-        used = "\n".join([*self.text, *self.formats.constants.values()])
-        imports = ["from pyspark import pipelines as dp"]
-        if "F." in used:
-            imports.append("from pyspark.sql import functions as F")
-        own = []
-        if "formats." in used:
-            own.append("from ottla.spark import formats")
-        readers = [name for name in _READERS if f"{name}(" in used]
-        if readers:
-            own.append(f"from ottla.spark.wire_format import {', '.join(readers)}")
-        fetched = [name for name in _REGISTRY_NAMES if f"{name}(" in used or f"{name}." in used]
-        if fetched:
-            own.append(f"from ottla.spark.registry_schemas import {', '.join(fetched)}")
-        cluster = cluster_options(self.declaration)
-        values = [f"    {literal(name)}: {value_text(name, value)}" for name, value in cluster.items()]
-        is_hidden = any("os.environ" in value for value in (*values, *self.formats.constants.values()))
-        standard = ["import os"] if is_hidden else []
-        modules = []
-        if self.modules or "ROOT" in used:
-            standard.append("from pathlib import Path")
-        if self.modules:
-            standard.insert(0, "import sys")
-            modules = ["sys.path.insert(0, str(ROOT / \"modules\"))",
-                       *(f"import {name} as _{name.replace('.', '_')}" for name in sorted(self.modules))]  # fmt: skip
-            for name in sorted(self.modules):
-                self.formats.copies[f"modules/{name.partition('.')[0]}.py"] = f"{name.partition('.')[0]}.py"
-        root = ["ROOT = Path(__file__).resolve().parents[1]"] if self.modules or "ROOT" in used else []
-        head = [
-            f'"""The pipeline {self.declaration.name}, exported by \'ottla pipeline export --to sdp\'.',
-            "",
-            "spark-pipelines defines the name `spark` in this file.",
-            '"""',
-            "",
-        ]
-        for block in (sorted(standard), imports, own, root, modules):
-            head += [*block, ""] if block else []
-        head += ["CLUSTER = {", *(f"{value}," for value in values), "}"]
-        head += [f"{name} = {value}" for name, value in self.formats.constants.items()]
-        return "\n".join(head) + "".join(f"\n\n\n{one}" for one in self.text) + "\n"
+    def _note(self, *notes: Note) -> None:
+        self.notes.update(dict.fromkeys(notes))
 
 
 def export(declaration: Declaration) -> Project:
