@@ -147,11 +147,11 @@ def test_use_of_an_interface_is_allowed(line: str) -> None:
 def test_broad_except_stands_only_at_the_seams() -> None:
     """Elsewhere it may tidy up, and then goes on with what went wrong."""
     # metrics_server.py and web/app.py answer with status 500.
-    # interrupts.py, run.py and exporters_run.py hand the exception to the thread that waits; an exporter reports it.
-    # tasks.py reports it.
+    # interrupts.py, flow_runs.py and exporters_run.py hand the exception to the thread that waits.
+    # An exporter and tasks.py report it.
     allowed = {
         "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "env/tasks.py", "cli/interrupts.py",
-        "pipeline/run.py", "edge/registry/exporters_run.py", "edge/web/app.py",
+        "pipeline/flow_runs.py", "edge/registry/exporters_run.py", "edge/web/app.py",
     }  # fmt: skip
     for path in FILES:
         for node in ast.walk(_tree(path)):

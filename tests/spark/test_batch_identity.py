@@ -12,8 +12,9 @@ from deltalake import write_deltalake
 from shop_pipeline import produce, rows
 
 from ottla.pipeline import Pipeline
+from ottla.pipeline.flow_runs import Restarts
 from ottla.pipeline.load import read_beside
-from ottla.pipeline.run import Restarts, Supervisor
+from ottla.pipeline.run import Supervisor
 from ottla.testing import BrokerProcess
 
 if TYPE_CHECKING:

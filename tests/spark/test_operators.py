@@ -21,10 +21,11 @@ from ottla.client.cluster import Cluster
 from ottla.pipeline import Pipeline, load
 from ottla.pipeline.analysis import analyse
 from ottla.pipeline.declaration import Declaration, Flow, TopicSink
+from ottla.pipeline.exactly_once import read_watermark
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.load import read_beside
 from ottla.pipeline.plan import Planner, Work
-from ottla.pipeline.run import Supervisor, read_watermark
+from ottla.pipeline.run import Supervisor
 from ottla.pipeline.status import RunStatus
 from ottla.testing import BrokerProcess
 

@@ -24,9 +24,10 @@ from ottla.pipeline import Pipeline, load, merging
 from ottla.pipeline.analysis import analyse
 from ottla.pipeline.backfill import Backfill, Range
 from ottla.pipeline.flow_record import read_checkpoint
+from ottla.pipeline.flow_runs import Restarts
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.load import read_beside
-from ottla.pipeline.run import Restarts, Supervisor
+from ottla.pipeline.run import Supervisor
 from ottla.pipeline.start_plan import plan_start
 from ottla.pipeline.status import FlowStatus, RunStatus, StatusFiles
 from ottla.testing import BrokerProcess

@@ -17,8 +17,9 @@ from shop_pipeline import produce, produce_records, rows
 
 from ottla.pipeline import load
 from ottla.pipeline.backfill import Backfill
+from ottla.pipeline.flow_runs import Restarts
 from ottla.pipeline.problems import BadDeclaration
-from ottla.pipeline.run import Restarts, Supervisor
+from ottla.pipeline.run import Supervisor
 from ottla.pipeline.start_plan import plan_start
 from ottla.pipeline.testing import run_flow
 from ottla.schemas.data.framing import frame

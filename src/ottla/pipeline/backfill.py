@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from ottla.model.errors import OttlaError
 from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
+from ottla.pipeline.flow_runs import Session, refresh_view, trigger_options
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.lag import EndOffsets
@@ -37,7 +38,7 @@ from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.pinned_schemas import pin_schemas
 from ottla.pipeline.plan import Planner, quoted
-from ottla.pipeline.run import Session, Supervisor, refresh_view, ship_code, trigger_options
+from ottla.pipeline.run import Supervisor, ship_code
 from ottla.pipeline.status import RunStatus
 from ottla.pipeline.zones import TABLE_FORMAT, Batch, Counts, FlowWriter
 from ottla.spark.offsets import PartitionOffsets

@@ -91,6 +91,10 @@ class Graph:
             elif reads is not None or name in self.declaration.sources:
                 yield flow, name
 
+    def stored_inputs(self, flow: Flow) -> Iterator[str]:
+        """Yield the flows whose tables a flow reads, directly or by way of views."""
+        return (name for _, name in self.reads_through_views(flow) if name in self.declaration.flows)
+
     def decodes(self, flow: Flow) -> Source | None:
         """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""
         found = (self.decoded_input(flow, name) for name in flow.input_names)

@@ -85,6 +85,16 @@ class NothingIsLate(OttlaError):
         super().__init__(f"flow {flow.name}: has 'late_rows', and none of its steps drops late rows")
 
 
+class QueryNeverGrows(OttlaError):
+    """A table of a flow that reads materialized views only: no stream would ever add a row to it."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(
+            f"flow {flow.name} is a table that reads materialized views alone, so no row would ever come: write "
+            "kind: materialized_view"
+        )
+
+
 class FunctionFailed(OttlaError):
     """A Python step has raised something while it was planned; it may do better another time."""
 

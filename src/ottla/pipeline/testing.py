@@ -31,6 +31,7 @@ from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.declaration import Declaration, Flow, TableSink, TopicSink
 from ottla.pipeline.decorators import Pipeline
 from ottla.pipeline.environments import Arguments
+from ottla.pipeline.failures import describe_failure
 from ottla.pipeline.flow_tests import FlowTest
 from ottla.pipeline.given_rows import RAW_SCHEMA, Rows, accept_given_rows, given_records, given_rows, key_encoder
 from ottla.pipeline.graph import Graph
@@ -43,7 +44,6 @@ from ottla.pipeline.plan import CAUSE, RECORD, Planner, own_modules
 from ottla.pipeline.problems import BadDeclaration, suggestion
 from ottla.pipeline.row_comparison import Comparison, compare_rows, describe_comparison
 from ottla.pipeline.row_values import BadValue, convert_row
-from ottla.pipeline.run import describe_failure
 from ottla.pipeline.values import sink_format, sink_key_format, source_key_format
 from ottla.pipeline.zones import QUARANTINE_COLUMNS, Batch, FlowWriter, topic_rows, written_columns, written_key
 from ottla.spark import formats
@@ -234,8 +234,7 @@ class FlowTester:
 
     def _stored(self, graph: Graph, flow: Flow) -> Iterator[str]:
         """Yield the flows that are read as tables with typed columns."""
-        names = (name for _, name in graph.reads_through_views(flow) if name in graph.declaration.flows)
-        return (name for name in names if graph.source_of(name) is None)
+        return (name for name in graph.stored_inputs(flow) if graph.source_of(name) is None)
 
     def _find_schemas(self, names: Sequence[str]) -> None:
         if names:

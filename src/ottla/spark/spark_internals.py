@@ -71,7 +71,7 @@ def _missing(what: str, error: BaseException) -> str:
 
 def java_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of calls into Spark's JVM that PySpark does not turn into its own, such as a dead JVM."""
-    # Seen with 4.2.1 and 4.3.0. If missing: ImportError at the first import of ottla.pipeline.run.
+    # Seen with 4.2.1 and 4.3.0. If missing: ImportError at the first import of ottla.pipeline.failures.
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     return (Py4JError,)

@@ -23,8 +23,9 @@ pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]
 
 from pyspark.sql.types import StringType, StructField, StructType
 
+from ottla.pipeline import exactly_once, flow_runs
 from ottla.pipeline import inputs as module
-from ottla.pipeline import run
+from ottla.pipeline.failures import is_final
 from ottla.spark.offsets import PartitionOffsets
 
 SCHEMA = StructType([StructField("order_id", StringType())])
@@ -142,25 +143,27 @@ def test_refresh_of_a_materialized_view_pins_all_inputs_before_it_plans(
             return SimpleNamespace(rows=self._read("staged"))
 
     writer = SimpleNamespace(write=lambda rows, batch: "counts")
-    monkeypatch.setattr(run, "Planner", Planner)
-    monkeypatch.setattr(run, "FlowWriter", lambda *arguments, **more: writer)
+    monkeypatch.setattr(flow_runs, "Planner", Planner)
+    monkeypatch.setattr(flow_runs, "FlowWriter", lambda *arguments, **more: writer)
     session = SimpleNamespace(
         spark=spark, graph=Graph(declaration), inputs=inputs, declaration=declaration, layout=Layout.of(declaration)
     )
-    assert run.refresh_view(session, declaration.flows["view"]) == "counts"  # type: ignore[arg-type, comparison-overlap]
+    assert flow_runs.refresh_view(session, declaration.flows["view"]) == "counts"  # type: ignore[arg-type, comparison-overlap]
     assert [each["versionAsOf"] for each in spark.reads] == ["0"]
 
 
 def test_watermark_of_a_batch_is_that_of_its_offset_file_and_the_first_batch_has_none(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "4").write_text('v1\n{"batchWatermarkMs":60000}\n-')
-    assert run.read_watermark(str(tmp_path), 4).timestamp() == 60
-    assert run.read_watermark(str(tmp_path), -1) is None
+    assert exactly_once.read_watermark(str(tmp_path), 4).timestamp() == 60
+    assert exactly_once.read_watermark(str(tmp_path), -1) is None
 
 
 def test_missing_offset_file_is_an_error_that_ends_the_flow_because_late_rows_would_reach_no_output(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(run.WatermarkMissing, match=r"offsets/3 is missing.*nothing was written.*Restore") as missing:
-        run.read_watermark(str(tmp_path), 3)
-    assert run.is_final(RuntimeError(f"ottla.pipeline.run.WatermarkMissing: {missing.value}"))
+    with pytest.raises(
+        exactly_once.WatermarkMissing, match=r"offsets/3 is missing.*nothing was written.*Restore"
+    ) as missing:
+        exactly_once.read_watermark(str(tmp_path), 3)
+    assert is_final(RuntimeError(f"ottla.pipeline.exactly_once.WatermarkMissing: {missing.value}"))

@@ -77,8 +77,8 @@ def test_backfill_makes_again_what_is_named_and_all_that_stands_on_it(declaratio
 
 
 def test_failure_is_told_in_one_line() -> None:
+    from ottla.pipeline.failures import describe_failure, is_final
     from ottla.pipeline.plan import EXPECTATION_FAILED
-    from ottla.pipeline.run import describe_failure, is_final
 
     trace = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n"
@@ -100,7 +100,7 @@ def test_every_error_of_ottla_is_shown_as_its_message() -> None:
     import pkgutil
 
     from ottla.model.errors import OttlaError
-    from ottla.pipeline.run import describe_failure
+    from ottla.pipeline.failures import describe_failure
 
     for package in ("client", "spark", "pipeline"):
         for module in pkgutil.iter_modules(importlib.import_module(f"ottla.{package}").__path__, f"ottla.{package}."):

@@ -25,7 +25,9 @@ pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]
 
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
+from ottla.pipeline import flow_runs
 from ottla.pipeline import run as module
+from ottla.pipeline.failures import describe_failure, is_final
 from ottla.pipeline.problems import StartRefused
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_schema import SchemaMismatch
@@ -87,7 +89,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(module, "schemas_of", lambda *arguments: {})
     monkeypatch.setattr(module, "ship_code", lambda session: None)
     monkeypatch.setattr(module, "make_topics", lambda declaration: None)
-    monkeypatch.setattr(module, "_Stream", Query)
+    monkeypatch.setattr(flow_runs, "StreamRun", Query)
     monkeypatch.setattr(module, "_STATUS_EVERY_S", 0.01)
     monkeypatch.setattr(module, "_LOOK_S", 0.01)
     yield SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"), streams=streams)
@@ -186,9 +188,9 @@ def test_materialized_view_fails_with_any_exception(
         attempts.append(flow.name)
         raise error
 
-    monkeypatch.setattr(module, "activate_session", lambda spark: None)
-    monkeypatch.setattr(module, "refresh_view", refresh)
-    restarts = module.Restarts(first_s=0.0, attempts_max=2)
+    monkeypatch.setattr(flow_runs, "activate_session", lambda spark: None)
+    monkeypatch.setattr(flow_runs, "refresh_view", refresh)
+    restarts = flow_runs.Restarts(first_s=0.0, attempts_max=2)
     supervisor = module.Supervisor(declaration, spark, ownership=Claim(), flows={"all"}, restarts=restarts)
     (status,) = supervisor.run().flows
     assert (status.state, status.error, attempts) == ("failed", shown, ["all", "all"])
@@ -228,10 +230,8 @@ def test_run_with_rows_that_a_table_does_not_take_is_refused_before_a_flow_start
 def test_rows_that_do_not_fit_end_a_flow_with_the_key_of_the_pipeline_in_the_message() -> None:
     mismatch = SchemaMismatch("the table has no column new: set mergeSchema to true to add it, or drop it")
     error = RuntimeError(f"ottla.spark.table_schema.SchemaMismatch: {mismatch}")
-    assert module.is_final(error)
-    assert module.describe_failure(error) == (
-        "the table has no column new: write merge_schema: true to add it, or drop it"
-    )
+    assert is_final(error)
+    assert describe_failure(error) == ("the table has no column new: write merge_schema: true to add it, or drop it")
 
 
 def operator(name: str, dropped: int) -> Any:
