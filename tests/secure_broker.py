@@ -29,9 +29,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from ottla.broker.access.peer_logins import Peers
+from ottla.client.async_connections import BrokerClients
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
-from ottla.net.client import BrokerClients
 from ottla.net.network import SocketNetwork
 from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.security.sasl_client import SaslExchange

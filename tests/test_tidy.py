@@ -67,8 +67,8 @@ def test_package_says_what_it_is(package: Path) -> None:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
 
 
-#: the packages of the broker, which run in the simulation
-SIMULATED = ("model", "wire", "env", "net", "log", "broker")
+#: the packages of the broker, which run in the simulation, and its client
+SIMULATED = ("model", "wire", "env", "net", "log", "broker", "client/async_connections.py")
 #: the modules of these packages that may reach the operating system, and what they may use
 OS_ACCESS: dict[str, set[str]] = {
     # Implementations that the simulation replaces.
@@ -87,7 +87,7 @@ OS_ACCESS: dict[str, set[str]] = {
     # Encryption and the keys for logins; the listeners of a simulation have neither.
     "broker/access/listener_security.py": {"run_in_executor", "secrets", "ssl"},
     "broker/access/peer_logins.py": {"random", "run_in_executor", "threading"},
-    "net/client.py": {"ssl"},
+    "client/async_connections.py": {"ssl"},
     "net/tls.py": {"ssl"},
     # Locks that the event loop and a thread share; a simulation has one thread.
     "log/log_starts.py": {"threading"},

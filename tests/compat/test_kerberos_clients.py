@@ -17,10 +17,10 @@ from drivers.kcat import kcat_path
 
 import kerberos
 from kerberos import REALM, Realm
+from ottla.client.async_connections import PeerUnreachable
 from ottla.client.connection import BrokerConnection, Node
 from ottla.client.security import Security
 from ottla.model.errors import ErrorCode
-from ottla.net.client import Unreachable
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -134,7 +134,7 @@ def test_another_broker_that_kerberos_does_not_know_cannot_log_in(
     keytab = realm.add("kafka/third") if name == "kafka/third" else realm.add("spare")
     settings = as_broker("SASL_PLAINTEXT", service, f"{name}@{REALM}", keytab, broker.authority)
     address = broker.addresses["SASL_PLAINTEXT"].replace("127.0.0.1", "localhost")
-    with pytest.raises(Unreachable, match=f"no login to {service}@localhost with Kerberos"):
+    with pytest.raises(PeerUnreachable, match=f"no login to {service}@localhost with Kerberos"):
         log_in_as_broker(settings, address)
 
 

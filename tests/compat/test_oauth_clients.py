@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from drivers import DEADLINE_S
 
+from ottla.client.async_connections import PeerUnreachable
 from ottla.client.cluster import Cluster
-from ottla.net.client import Unreachable
 from ottla.security.sasl_client import Sasl
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.metadata import MetadataRequest
@@ -164,5 +164,5 @@ def test_client_of_this_package_logs_in_with_its_token(broker: SecureBroker, lis
 
 def test_another_broker_with_a_token_of_another_issuer_is_refused(broker: SecureBroker) -> None:
     settings = as_broker(broker, "SASL_PLAINTEXT", broker.token(iss="https://evil.example"))
-    with pytest.raises(Unreachable, match="Authentication failed"):
+    with pytest.raises(PeerUnreachable, match="Authentication failed"):
         log_in_as_broker(settings, broker.addresses["SASL_PLAINTEXT"])

@@ -32,6 +32,7 @@ from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
 from ottla.broker.partitions.isr import Limits, wanted_isr
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role, Until
+from ottla.client.async_connections import BrokerClients
 from ottla.env.deferred import Deferred
 from ottla.env.metrics import Histogram
 from ottla.env.timers import TimerWheel
@@ -43,7 +44,6 @@ from ottla.model.errors import KafkaError
 from ottla.model.records import Record, build_batch
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import Endpoint, TopicPartition
-from ottla.net.client import BrokerClients
 from ottla.net.server import ConnectionLimits, Server
 from ottla.testing.disk import MemoryDisk
 

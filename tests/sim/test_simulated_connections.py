@@ -13,8 +13,8 @@ import pytest
 from sim_loop import Life, VirtualLoop, run_in_life
 from sim_network import HostNetwork, SimulatedNetwork
 
+from ottla.client.async_connections import BrokerClients, PeerUnreachable
 from ottla.model.types import Endpoint
-from ottla.net.client import BrokerClients, Unreachable
 from ottla.testing.disk import MemoryDisk
 
 _SIZE = Struct(">i")
@@ -94,7 +94,7 @@ def test_broker_gets_replies_of_another_broker(seed: int) -> None:
 def test_connection_to_a_host_without_a_process_is_refused() -> None:
     async def test(network: SimulatedNetwork, clients: BrokerClients, server: EchoServer) -> None:
         network.end_host("server", lose_bytes=False)
-        with pytest.raises(Unreachable) as raised:
+        with pytest.raises(PeerUnreachable) as raised:
             await clients.open(SERVER)
         assert raised.value.refused
 
@@ -107,7 +107,7 @@ def test_cut_delays_a_reply_and_prevents_a_new_connection() -> None:
         connection = await clients.open(SERVER)
         network.cut("server", "client")
         future = connection.send(request(1))
-        with pytest.raises(Unreachable) as raised:
+        with pytest.raises(PeerUnreachable) as raised:
             await clients.open(SERVER)
         assert not raised.value.refused
         assert server.requests == 1
@@ -128,7 +128,7 @@ def test_end_of_the_server_loses_the_connection(lose_bytes: bool) -> None:
         future = connection.send(request(1))
         await asyncio.sleep(1)
         network.end_host("server", lose_bytes=lose_bytes)
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await future
         await connection.lost
 

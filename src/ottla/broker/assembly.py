@@ -45,8 +45,8 @@ from ottla.broker.transactions.transaction_apis import TransactionApis
 from ottla.broker.validation.dead_letters import DeadLetters
 from ottla.broker.validation.schema_lookup import SchemaLookups
 from ottla.broker.validation.schema_validation import SchemaValidation
+from ottla.client.async_connections import BrokerClients
 from ottla.log.store import LogStore
-from ottla.net.client import BrokerClients
 from ottla.net.server import Server
 
 

@@ -1,6 +1,6 @@
 """TLS between a socket and a connection: decrypts what arrives and encrypts what is sent, with Python's SSLObject.
 
-    socket ──► TlsLayer.buffer_updated ──► SSLObject ──► protocol.buffer_updated      (Connection, ClientConnection)
+    socket ──► TlsLayer.buffer_updated ──► SSLObject ──► protocol.buffer_updated   (Connection, AsyncBrokerConnection)
     socket ◄── raw transport ◄── SSLObject ◄── TlsTransport.write ◄── protocol
 
 The event loop's own TLS is not used. It counts a client only after its handshake, needs ten times the memory for each

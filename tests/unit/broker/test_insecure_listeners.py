@@ -8,10 +8,10 @@ from cluster_fixtures import broker_changes
 from ottla.broker.access.listener_security import insecure_listeners
 from ottla.broker.cluster.broker_addresses import endpoint_for_brokers
 from ottla.broker.metadata.view import BrokerView, ClusterView
+from ottla.client.async_connections import PeerUnreachable
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
-from ottla.net.client import Unreachable
 
 OPEN_HOSTS = ["", "0.0.0.0", "[::]", "10.0.0.1", "broker.example", "[::ffff:10.0.0.1]"]
 
@@ -79,5 +79,5 @@ def test_missing_listener_is_replaced_only_without_security() -> None:
         secured = BrokerSettings.parse(
             {"listeners": "INTERNAL://127.0.0.1:1", "listener.security.protocol.map": f"INTERNAL:{protocol}"}
         )
-        with pytest.raises(Unreachable, match="broker 2 has no listener INTERNAL"):
+        with pytest.raises(PeerUnreachable, match="broker 2 has no listener INTERNAL"):
             endpoint_for_brokers(other_broker("PLAINTEXT"), secured)

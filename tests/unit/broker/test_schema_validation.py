@@ -14,13 +14,13 @@ from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.metadata.schema_settings import new_dead_letter_topic
 from ottla.broker.validation.dead_letters import DeadLetters
+from ottla.client.async_connections import PeerUnreachable
 from ottla.client.registry import RegistryUnreachable
 from ottla.log.checkpoints import CLEAN_STOP
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower
 from ottla.model.records import Record, build_batch, iterate_records
 from ottla.model.types import TopicPartition
-from ottla.net.client import Unreachable
 from ottla.testing.raw import fetch_from, fetch_request, produce_request
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -456,7 +456,7 @@ def test_dead_letters_are_sent_to_the_broker_that_leads_their_partition() -> Non
 def test_failures_of_the_other_broker_are_reported() -> None:
     refusing, lost = Peer(), Peer()
     refusing.code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    lost.failure = Unreachable("lost")
+    lost.failure = PeerUnreachable("lost")
     for peer, code in ((refusing, refusing.code), (lost, TIMED_OUT), (Peer(None), ErrorCode.LEADER_NOT_AVAILABLE)):
         with pytest.raises(KafkaError) as raised:
             write_remotely(peer)

@@ -32,10 +32,10 @@ from ottla.broker.coordinators.request_order import RequestOrder
 from ottla.broker.coordinators.runtime import StaleConnection
 from ottla.broker.produce.api import ProduceApi
 from ottla.broker.transactions.checks import Term, TransactionChecks, term_of
+from ottla.client.async_connections import PeerUnreachable
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
-from ottla.net.client import Unreachable
 from ottla.testing.raw import produce_request, read_answer, request_bytes
 from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -87,7 +87,7 @@ class Coordinator:
         self.requests.append(request)
         await self.answering.wait()
         if not self.is_up:
-            raise Unreachable("down")
+            raise PeerUnreachable("down")
         code = self.codes.pop(0) if self.codes else 0
         return AddPartitionsToTxnResponse(results_by_transaction=[
             AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=[

@@ -17,9 +17,9 @@ from tests.unit.partitions.test_replica_manager import ONLY_REPLICA
 from ottla.broker.coordinators.outcome import Producer
 from ottla.broker.transactions.records import Delivery, TransactionState
 from ottla.broker.transactions.remote_markers import REQUEST_MARKERS_MAX, QueuedMarker, RemoteMarkers
+from ottla.client.async_connections import PeerUnreachable
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
-from ottla.net.client import Unreachable
 from ottla.wire.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -152,7 +152,7 @@ def test_all_markers_of_an_unreachable_broker_are_retried() -> None:
 
         async def fail(broker_id: int, request: WriteTxnMarkersRequest) -> Any:
             brokers.send(second)  # queued while the request is in flight
-            raise Unreachable("gone")
+            raise PeerUnreachable("gone")
 
         brokers.remote = RemoteMarkers(leader_of=lambda name: LEADER, send=fail)
         first, second = FakeProgress(*names("a", 2)), FakeProgress(*names("b", 1))
@@ -244,7 +244,7 @@ class Cluster:
     async def send(self, broker_id: int, request: WriteTxnMarkersRequest) -> Any:
         self.requests += 1
         if not self.is_up:
-            raise Unreachable("broker 2 is down")
+            raise PeerUnreachable("broker 2 is down")
         apis = make_transaction_apis(markers=self.leader.markers)
         return await apis.write_txn_markers(request, request_context(2))  # type: ignore[misc]
 

@@ -10,11 +10,11 @@ from ottla.broker.access.peer_logins import Peers
 from ottla.broker.access.throttling import Throttling
 from ottla.broker.component import Component
 from ottla.broker.metadata.view import ClusterView, ViewChanges
+from ottla.client.async_connections import PLAIN, PeerSecurity
 from ottla.env.clock import Clock
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
-from ottla.net.client import PLAIN, PeerSecurity
 from ottla.net.network import Listener, Network
 from ottla.net.server import ConnectionLimits, Server
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from ottla.client.async_connections import Login as PeerLogin
+from ottla.client.async_connections import PeerSecurity
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.settings_security import ListenerSettings
 from ottla.model.types import Endpoint
-from ottla.net.client import Login as PeerLogin
-from ottla.net.client import PeerSecurity
 from ottla.security.bearer_tokens import (
     ANSWER_BYTES_MAX,
     ClientCredentials,

@@ -8,10 +8,10 @@ from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.view import BrokerView, PartitionView, RegisteredBroker
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.request import RequestContext
+from ottla.client.async_connections import PeerUnreachable
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
-from ottla.net.client import Unreachable
 
 #: first version of Metadata whose clients know LISTENER_NOT_FOUND
 _LISTENER_ERROR_FROM = 6
@@ -26,7 +26,7 @@ def may_lead(replica: Partition | None) -> bool:
 
 
 def endpoint_for_brokers(broker: BrokerView, settings: BrokerSettings) -> Endpoint:
-    """Return the address of a broker for other brokers. Raise Unreachable if it lacks their secured listener.
+    """Return the address of a broker for other brokers. Raise PeerUnreachable if it lacks their secured listener.
 
     Another listener is used only without encryption and authentication: a password must not go to an address that is
     not meant for it.
@@ -34,7 +34,7 @@ def endpoint_for_brokers(broker: BrokerView, settings: BrokerSettings) -> Endpoi
     listener = settings.inter_broker_listener
     found = broker.endpoint(listener)
     if found is None and settings.protocol_of(listener) != "PLAINTEXT":
-        raise Unreachable(
+        raise PeerUnreachable(
             f"broker {broker.broker_id} has no listener {listener}; start it with the same inter.broker.listener.name"
         )
     return found or broker.endpoints[0]

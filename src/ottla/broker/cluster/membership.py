@@ -61,6 +61,7 @@ from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
 from ottla.broker.partitions.isr import may_lead_again_without_store, may_lead_without_store
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
+from ottla.client.async_connections import BrokerClients, PeerUnreachable
 from ottla.env.clock import Clock
 from ottla.env.disk import Disk
 from ottla.env.tasks import Tasks
@@ -70,7 +71,6 @@ from ottla.log.store import LogStore
 from ottla.model.errors import KafkaError, StartError
 from ottla.model.features import FEATURES
 from ottla.model.types import Endpoint, TopicPartition
-from ottla.net.client import BrokerClients, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -386,7 +386,7 @@ class Membership(Component):
         """Return the address of another broker for brokers, None if it does not have that listener."""
         try:
             return endpoint_for_brokers(broker, self._metadata.settings)
-        except Unreachable as error:
+        except PeerUnreachable as error:
             log.error("replicas of a broker cannot be fetched broker=%d error=%s", broker.broker_id, error)
             return None
 
@@ -568,7 +568,7 @@ class Membership(Component):
                 opened_at = self._loop.time()
                 self._contacts.note_reached(broker)
                 await connection.lost
-            except Unreachable as error:
+            except PeerUnreachable as error:
                 view = self._metadata.view
                 current, run = view.brokers.get(broker.broker_id), view.registered.get(broker.broker_id)
                 is_current = current is not None and current.epoch == broker.epoch

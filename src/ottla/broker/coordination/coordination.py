@@ -27,12 +27,12 @@ from ottla.broker.transactions.awaited_commits import AwaitedCommits
 from ottla.broker.transactions.checks import TransactionChecks
 from ottla.broker.transactions.remote_markers import RemoteMarkers
 from ottla.broker.transactions.runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
+from ottla.client.async_connections import BrokerClients
 from ottla.env.clock import Clock
 from ottla.env.tasks import Tasks
 from ottla.env.timers import TimerWheel
 from ottla.model.errors import KafkaError, NotLeaderOrFollower
 from ottla.model.records import Record, build_batch
-from ottla.net.client import BrokerClients
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 from ottla.broker.cluster.broker_addresses import endpoint_for_brokers
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.transactions.runtime import REQUEST_TIMEOUT_S
+from ottla.client.async_connections import BrokerClients, PeerUnreachable
 from ottla.model.types import Endpoint, TopicPartition
-from ottla.net.client import BrokerClients, Unreachable
 from ottla.wire import Message
 from ottla.wire.messages.produce import ProduceRequest, ProduceResponse
 from ottla.wire.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -45,18 +45,18 @@ class PeerRequests:
         return leader if leader in view.brokers and leader != self._metadata.broker_id else None
 
     async def ask(self, broker_id: int, request: Message, version: int, *, timeout_s: float = 5.0) -> Any:
-        """Send a request to a broker and return the reply. Raise Unreachable."""
+        """Send a request to a broker and return the reply. Raise PeerUnreachable."""
         return await self._clients.ask(self._endpoint_of(broker_id), request, version, timeout_s=timeout_s)
 
     async def write_markers(self, broker_id: int, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-        """Send markers to a broker and return the reply. Raise Unreachable."""
+        """Send markers to a broker and return the reply. Raise PeerUnreachable."""
         reply: Any = await self._marker_clients.ask(
             self._endpoint_of(broker_id), request, _WRITE_TXN_MARKERS_VERSION, timeout_s=_MARKERS_TIMEOUT_S
         )
         return reply  # type: ignore[no-any-return]
 
     async def produce(self, broker_id: int, request: ProduceRequest) -> ProduceResponse:
-        """Send records to a broker and return the reply. Raise Unreachable."""
+        """Send records to a broker and return the reply. Raise PeerUnreachable."""
         reply: Any = await self._produce_clients.ask(
             self._endpoint_of(broker_id), request, _PRODUCE_VERSION,
             timeout_s=request.timeout / 1000 + _MARGIN_S,
@@ -64,10 +64,10 @@ class PeerRequests:
         return reply  # type: ignore[no-any-return]
 
     def _endpoint_of(self, broker_id: int) -> Endpoint:
-        """Return the endpoint of a live broker for brokers. Raise Unreachable."""
+        """Return the endpoint of a live broker for brokers. Raise PeerUnreachable."""
         broker = self._metadata.view.brokers.get(broker_id)
         if broker is None:
-            raise Unreachable(f"broker {broker_id} is not registered")
+            raise PeerUnreachable(f"broker {broker_id} is not registered")
         return endpoint_for_brokers(broker, self._metadata.started_settings)
 
     def close(self) -> None:

@@ -36,12 +36,12 @@ from ottla.broker.partitions.manager import ReplicaManager, TruncationRequest
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.partitions.replication_throttle import ReplicationQuota
 from ottla.broker.partitions.truncations import LogTruncations
+from ottla.client.async_connections import AsyncBrokerConnection, BrokerClients, PeerUnreachable
 from ottla.env.clock import Clock
 from ottla.env.tasks import Tasks
 from ottla.model.errors import CorruptMessage, ErrorCode, StorageError, UnexpectedAppendOffset
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
-from ottla.net.client import BrokerClients, ClientConnection, Unreachable
 from ottla.wire import WireError
 from ottla.wire.replica_fetch import FetchedRow, FollowerRow, follower_fetch, parse_reply
 
@@ -240,7 +240,7 @@ class LeaderFetcher:
         self._forgotten: dict[Key, None] = {}
 
         # Connection
-        self._connection: ClientConnection | None = None
+        self._connection: AsyncBrokerConnection | None = None
         #: when the last connection was lost
         self._lost_at = -math.inf
         self._opening: asyncio.Task[None] | None = None
@@ -359,10 +359,10 @@ class LeaderFetcher:
     # -- connection -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        connection: ClientConnection | None = None
+        connection: AsyncBrokerConnection | None = None
         try:
             connection = await self._owner.clients.open(self.endpoint)
-        except Unreachable as error:
+        except PeerUnreachable as error:
             if self._is_reachable:
                 log.warning("leader cannot be reached, followers retry endpoint=%s error=%s", self.endpoint, error)
             self._is_reachable = False
@@ -382,7 +382,7 @@ class LeaderFetcher:
         self._timeout = self._loop.call_later(_CHECK_TIMEOUT_S, self._check_timeout, connection)
         self._send()
 
-    def _lost(self, connection: ClientConnection, _: asyncio.Future[None]) -> None:
+    def _lost(self, connection: AsyncBrokerConnection, _: asyncio.Future[None]) -> None:
         if connection is not self._connection:
             return
         self._connection = None
@@ -399,7 +399,7 @@ class LeaderFetcher:
         self._reopen = None
         self._send()
 
-    def _check_timeout(self, connection: ClientConnection) -> None:
+    def _check_timeout(self, connection: AsyncBrokerConnection) -> None:
         """Close a connection that is open but carries no replies: a cut network does not close it."""
         if connection is not self._connection:
             return
@@ -482,7 +482,7 @@ class LeaderFetcher:
         return topics
 
     def _send_fetch(
-        self, connection: ClientConnection, number: int, topics: dict[bytes, list[FollowerRow]],
+        self, connection: AsyncBrokerConnection, number: int, topics: dict[bytes, list[FollowerRow]],
         forgotten: dict[bytes, list[int]],
     ) -> None:  # fmt: skip
         owner = self._owner
@@ -506,7 +506,7 @@ class LeaderFetcher:
     # -- replies --------------------------------------------------------------------------------------------------
 
     def _replied(
-        self, connection: ClientConnection, number: int, is_full: bool, reply: asyncio.Future[memoryview]
+        self, connection: AsyncBrokerConnection, number: int, is_full: bool, reply: asyncio.Future[memoryview]
     ) -> None:
         if connection is not self._connection or reply.cancelled() or reply.exception() is not None:
             return  # the connection is lost: ``_lost`` begins again

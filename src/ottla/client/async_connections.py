@@ -1,10 +1,11 @@
-"""Connections that this broker opens to other brokers.
+"""The asyncio face of the client: connections that a broker opens to other brokers.
 
-A ``ClientConnection`` sends requests without waiting for earlier replies, and gets the replies in the order of the
-requests. A small reply is copied out of the process-wide receive buffer. A larger one is received into memory of its
-own, of which the connection keeps one piece for the next reply.
+An ``AsyncBrokerConnection`` sends requests without waiting for earlier replies, and gets the replies in the order of
+the requests. A small reply is copied out of the process-wide receive buffer. A larger one is received into memory of
+its own, of which the connection keeps one piece for the next reply.
 
-A connection that was lost is never used again: its requests fail with ``Unreachable``, and its owner opens another one.
+A connection that was lost is never used again: its requests fail with ``PeerUnreachable``, and its owner opens another
+one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _receive = bytearray(_RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
 
 
-class Unreachable(OttlaError):
+class PeerUnreachable(OttlaError):
     """A broker cannot be reached: the connection cannot be opened, was lost, or a reply did not arrive in time."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -56,7 +57,7 @@ class Unreachable(OttlaError):
         self.refused = refused
 
 
-class ClientConnection(asyncio.BufferedProtocol):
+class AsyncBrokerConnection(asyncio.BufferedProtocol):
     """One connection to one broker."""
 
     __slots__ = (
@@ -93,7 +94,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def send(self, frame: Sequence[bytes | memoryview]) -> asyncio.Future[memoryview]:
         """Send a request: header and body without the size. The first part contains the correlation id.
 
-        The future gets the reply without the size, or Unreachable if the connection is lost first.
+        The future gets the reply without the size, or PeerUnreachable if the connection is lost first.
         """
         future: asyncio.Future[memoryview] = self._loop.create_future()
         transport = self._transport
@@ -105,7 +106,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close the connection. Requests without a reply fail with Unreachable."""
+        """Close the connection. Requests without a reply fail with PeerUnreachable."""
         self._lose("this broker closed the connection")
 
     # -- called by the event loop -------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _fail(self, future: asyncio.Future[memoryview]) -> None:
         if not future.done():
-            future.set_exception(Unreachable(f"{self.endpoint}: {self._reason}"))
+            future.set_exception(PeerUnreachable(f"{self.endpoint}: {self._reason}"))
             future.exception()  # asyncio logs exceptions that are never retrieved
 
 
@@ -229,18 +230,18 @@ class BrokerClients:
         self._client_id = client_id.encode()
         self._correlation_ids = count(1)
         #: tasks that open the shared connections, by endpoint; each stays until its connection is lost
-        self._shared: dict[Endpoint, asyncio.Task[ClientConnection]] = {}
+        self._shared: dict[Endpoint, asyncio.Task[AsyncBrokerConnection]] = {}
         #: all open connections, in the order in which they were opened
-        self._open: dict[ClientConnection, None] = {}
+        self._open: dict[AsyncBrokerConnection, None] = {}
         #: tasks that authenticate again, by connection
-        self._logins: dict[ClientConnection, asyncio.Task[None]] = {}
+        self._logins: dict[AsyncBrokerConnection, asyncio.Task[None]] = {}
         #: when a connection to each endpoint was last opened
         self.opened_at: dict[Endpoint, float] = {}
         self._is_closed = False
 
-    async def open(self, endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> ClientConnection:
-        """Return a new connection that belongs to the caller. Raise Unreachable if it cannot be opened."""
-        connection = ClientConnection(self._loop, endpoint)
+    async def open(self, endpoint: Endpoint, *, timeout_s: float = CONNECT_TIMEOUT_S) -> AsyncBrokerConnection:
+        """Return a new connection that belongs to the caller. Raise PeerUnreachable if it cannot be opened."""
+        connection = AsyncBrokerConnection(self._loop, endpoint)
         self._open[connection] = None
         connection.lost.add_done_callback(partial(self._forget, connection))
         try:
@@ -251,16 +252,16 @@ class BrokerClients:
                     self._log_in_later(connection, session_s)
         except TimeoutError:
             connection.close()
-            raise Unreachable(f"{endpoint} did not accept a connection within {timeout_s:g} s") from None
+            raise PeerUnreachable(f"{endpoint} did not accept a connection within {timeout_s:g} s") from None
         except (ssl.SSLError, AuthenticationFailed) as error:
             connection.close()
-            raise Unreachable(f"{endpoint} refused this broker, or cannot be trusted: {error}") from None
+            raise PeerUnreachable(f"{endpoint} refused this broker, or cannot be trusted: {error}") from None
         except (WireError, IndexError) as error:
             connection.close()
-            raise Unreachable(f"{endpoint} sent a malformed reply to the login: {error}") from None
+            raise PeerUnreachable(f"{endpoint} sent a malformed reply to the login: {error}") from None
         except OSError as error:
             connection.close()
-            raise Unreachable(
+            raise PeerUnreachable(
                 f"{endpoint}: {error.strerror or error}", refused=isinstance(error, ConnectionRefusedError)
             ) from None
         except BaseException:  # includes the cancellation
@@ -271,7 +272,7 @@ class BrokerClients:
         self.opened_at[endpoint] = self._loop.time()
         return connection
 
-    async def _connect(self, endpoint: Endpoint, connection: ClientConnection) -> None:
+    async def _connect(self, endpoint: Endpoint, connection: AsyncBrokerConnection) -> None:
         """Open the socket, and complete the TLS handshake. Raise OSError, which includes SSLError."""
         if self._security.tls is None:
             await self._network.connect(endpoint, lambda: connection)
@@ -289,7 +290,7 @@ class BrokerClients:
         await self._network.connect(endpoint, lambda: layer)
         await shaken
 
-    async def _log_in(self, connection: ClientConnection, log_in: Callable[[Endpoint], Login]) -> float:
+    async def _log_in(self, connection: AsyncBrokerConnection, log_in: Callable[[Endpoint], Login]) -> float:
         """Authenticate this broker. Return the lifetime of the session in seconds, 0 if it does not end.
 
         Raise AuthenticationFailed.
@@ -307,25 +308,25 @@ class BrokerClients:
             token = await login.answer(bytes(answer.auth_bytes))
         return float(answer.session_lifetime) / 1000
 
-    def _log_in_later(self, connection: ClientConnection, session_s: float) -> None:
+    def _log_in_later(self, connection: AsyncBrokerConnection, session_s: float) -> None:
         """Authenticate again before the session ends (KIP-368). Other requests continue meanwhile."""
         if session_s > 0 and not connection.is_lost:
             timer = self._loop.call_later(session_s * _SESSION_PART, self._log_in_again, connection, session_s)
             connection.lost.add_done_callback(lambda _: timer.cancel())
 
-    def _log_in_again(self, connection: ClientConnection, session_s: float) -> None:
+    def _log_in_again(self, connection: AsyncBrokerConnection, session_s: float) -> None:
         if not connection.is_lost and not self._is_closed:
             self._logins[connection] = start_task(
                 self._renew_session(connection, session_s), f"authenticate again to {connection.endpoint}"
             )
 
-    async def _renew_session(self, connection: ClientConnection, session_s: float) -> None:
+    async def _renew_session(self, connection: AsyncBrokerConnection, session_s: float) -> None:
         """Authenticate again. If that fails, close the connection: the reason is reported when it is opened again."""
         assert self._security.log_in is not None
         try:
             async with asyncio.timeout(max(session_s * (1 - _SESSION_PART), CONNECT_TIMEOUT_S)):
                 session_s = await self._log_in(connection, self._security.log_in)
-        except (AuthenticationFailed, Unreachable, WireError, IndexError, TimeoutError) as error:
+        except (AuthenticationFailed, PeerUnreachable, WireError, IndexError, TimeoutError) as error:
             connection._lose(f"this broker could not authenticate again ({error})")
             return
         except BaseException:
@@ -335,7 +336,7 @@ class BrokerClients:
             self._logins.pop(connection, None)
         self._log_in_later(connection, session_s)
 
-    async def _exchange(self, connection: ClientConnection, request: Message, version: int) -> Message:
+    async def _exchange(self, connection: AsyncBrokerConnection, request: Message, version: int) -> Message:
         return _decode_reply(request.API_KEY, version, await connection.send(self._frame(request, version)))
 
     def _frame(self, request: Message, version: int) -> list[bytes]:
@@ -349,11 +350,11 @@ class BrokerClients:
     ) -> Message:
         """Send a request over the shared connection to ``endpoint``, which is opened if necessary. Return the reply.
 
-        Raise Unreachable if the broker cannot be reached. The request may have been handled then, unless ``refused``
-        is set. A reply that does not arrive in time, or is malformed, closes the shared connection.
+        Raise PeerUnreachable if the broker cannot be reached. The request may have been handled then, unless
+        ``refused`` is set. A reply that does not arrive in time, or is malformed, closes the shared connection.
         """
         frame = self._frame(request, version)
-        connection: ClientConnection | None = None
+        connection: AsyncBrokerConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._shared_connection(endpoint)
@@ -361,12 +362,12 @@ class BrokerClients:
         except TimeoutError:
             if connection is not None:
                 connection.close()
-            raise Unreachable(f"{endpoint} did not answer within {timeout_s:g} s") from None
+            raise PeerUnreachable(f"{endpoint} did not answer within {timeout_s:g} s") from None
         try:
             return _decode_reply(request.API_KEY, version, reply)
         except (WireError, IndexError) as error:
             connection.close()
-            raise Unreachable(f"{endpoint} sent a malformed reply: {error}") from None
+            raise PeerUnreachable(f"{endpoint} sent a malformed reply: {error}") from None
 
     def close(self) -> None:
         """Close all connections and open no further one."""
@@ -378,12 +379,12 @@ class BrokerClients:
         for connection in list(self._open):
             connection.close()
 
-    async def _shared_connection(self, endpoint: Endpoint) -> ClientConnection:
+    async def _shared_connection(self, endpoint: Endpoint) -> AsyncBrokerConnection:
         task = self._shared.get(endpoint)
         if task is None or _has_ended(task):
             if self._is_closed:
-                raise Unreachable(f"{endpoint}: this broker is stopping")
-            task = start_task(self.open(endpoint), f"connect to {endpoint}", expected=(Unreachable,))
+                raise PeerUnreachable(f"{endpoint}: this broker is stopping")
+            task = start_task(self.open(endpoint), f"connect to {endpoint}", expected=(PeerUnreachable,))
             self._shared[endpoint] = task
             task.add_done_callback(partial(self._shared_opened, endpoint))
         try:
@@ -391,20 +392,20 @@ class BrokerClients:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise Unreachable(f"{endpoint}: this broker is stopping") from None
+                raise PeerUnreachable(f"{endpoint}: this broker is stopping") from None
             raise
 
-    def _shared_opened(self, endpoint: Endpoint, task: asyncio.Task[ClientConnection]) -> None:
+    def _shared_opened(self, endpoint: Endpoint, task: asyncio.Task[AsyncBrokerConnection]) -> None:
         if task.cancelled() or task.exception() is not None:
             self._forget_shared(endpoint, task)
         else:
             task.result().lost.add_done_callback(lambda _: self._forget_shared(endpoint, task))
 
-    def _forget_shared(self, endpoint: Endpoint, task: asyncio.Task[ClientConnection]) -> None:
+    def _forget_shared(self, endpoint: Endpoint, task: asyncio.Task[AsyncBrokerConnection]) -> None:
         if self._shared.get(endpoint) is task:
             del self._shared[endpoint]
 
-    def _forget(self, connection: ClientConnection, _: asyncio.Future[None]) -> None:
+    def _forget(self, connection: AsyncBrokerConnection, _: asyncio.Future[None]) -> None:
         self._open.pop(connection, None)
 
 
@@ -416,7 +417,7 @@ def _decode_reply(key: int, version: int, reply: memoryview) -> Message:
     return decode(response_class(key), version, reply, start)[0]
 
 
-def _has_ended(task: asyncio.Task[ClientConnection]) -> bool:
+def _has_ended(task: asyncio.Task[AsyncBrokerConnection]) -> bool:
     """Return whether a shared connection could not be opened or was lost; the callback that removes it may be late."""
     return task.done() and (task.cancelled() or task.exception() is not None or task.result().lost.done())
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from ottla.client import async_connections
+from ottla.client.async_connections import AsyncBrokerConnection, BrokerClients, PeerSecurity, PeerUnreachable
 from ottla.model.errors import AuthenticationFailed
 from ottla.model.types import Endpoint
-from ottla.net import client as client_module
-from ottla.net.client import BrokerClients, ClientConnection, PeerSecurity, Unreachable
 from ottla.net.network import SocketNetwork
 from ottla.wire import decode, encode
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -161,11 +161,11 @@ def test_requests_without_a_reply_fail_when_the_connection_is_lost() -> None:
         first, second, third = (connection.send(request(n)) for n in range(3))
         assert bytes(await first) == _SIZE.pack(0)
         for future in (second, third):
-            with pytest.raises(Unreachable) as raised:
+            with pytest.raises(PeerUnreachable) as raised:
                 await future
             assert not raised.value.refused
         await connection.lost
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await connection.send(request(4))
 
     run(answer, test)
@@ -186,7 +186,7 @@ def test_lost_connection_is_noticed_before_the_loop_reports_it(end: str) -> None
             connection.eof_received()
             assert connection.lost.done()
         assert connection.is_lost
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await waiting
 
     run(echo, test)
@@ -197,7 +197,7 @@ def test_connection_that_is_closed_here_fails_its_requests() -> None:
         connection = await clients.open(endpoint)
         future = connection.send(request(1))
         connection.close()
-        with pytest.raises(Unreachable, match="closed"):
+        with pytest.raises(PeerUnreachable, match="closed"):
             await future
         assert connection.lost.done()
 
@@ -205,7 +205,7 @@ def test_connection_that_is_closed_here_fails_its_requests() -> None:
 
 
 @pytest.mark.parametrize("reply", [
-    _SIZE.pack(-1), _SIZE.pack(3) + b"abc", _SIZE.pack(client_module.REPLY_BYTES_MAX + 1), framed(b"\0\0\0\7"),
+    _SIZE.pack(-1), _SIZE.pack(3) + b"abc", _SIZE.pack(async_connections.REPLY_BYTES_MAX + 1), framed(b"\0\0\0\7"),
 ])  # fmt: skip
 def test_invalid_reply_closes_the_connection(reply: bytes) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -215,7 +215,7 @@ def test_invalid_reply_closes_the_connection(reply: bytes) -> None:
 
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
         connection = await clients.open(endpoint)
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await connection.send(request(1))
         assert connection.lost.done()
 
@@ -228,10 +228,10 @@ def test_refused_connection_is_distinguished_from_a_lost_one(host: str) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             nobody = Endpoint("PLAINTEXT", host, unused.getsockname()[1])
-            with pytest.raises(Unreachable) as raised:
+            with pytest.raises(PeerUnreachable) as raised:
                 await clients.open(nobody)
             assert raised.value.refused
-            with pytest.raises(Unreachable) as raised:
+            with pytest.raises(PeerUnreachable) as raised:
                 await clients.ask(nobody, ApiVersionsRequest(), 3)
             assert raised.value.refused
 
@@ -240,7 +240,7 @@ def test_refused_connection_is_distinguished_from_a_lost_one(host: str) -> None:
 
 def test_host_without_an_address_is_unreachable() -> None:
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
-        with pytest.raises(Unreachable) as raised:
+        with pytest.raises(PeerUnreachable) as raised:
             await clients.open(Endpoint("PLAINTEXT", "no-such-host.invalid", 9092))
         assert not raised.value.refused
 
@@ -300,7 +300,7 @@ def test_lost_shared_connection_is_opened_again() -> None:
 
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
         await clients.ask(endpoint, ApiVersionsRequest(), 3)
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await clients.ask(endpoint, ApiVersionsRequest(), 3)
         await clients.ask(endpoint, ApiVersionsRequest(), 3)
 
@@ -318,7 +318,7 @@ def test_request_without_a_reply_in_time_closes_the_shared_connection() -> None:
 
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
         nonlocal silent
-        with pytest.raises(Unreachable, match="did not answer"):
+        with pytest.raises(PeerUnreachable, match="did not answer"):
             await clients.ask(endpoint, ApiVersionsRequest(), 3, timeout_s=0.02)
         silent = False
         await clients.ask(endpoint, ApiVersionsRequest(), 3)
@@ -333,7 +333,7 @@ def test_malformed_reply_is_reported() -> None:
         await reader.read()
 
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
-        with pytest.raises(Unreachable, match="malformed"):
+        with pytest.raises(PeerUnreachable, match="malformed"):
             await clients.ask(endpoint, ApiVersionsRequest(), 3)
 
     run(answer, test)
@@ -356,11 +356,11 @@ def test_closed_clients_fail_requests_and_open_no_connection() -> None:
         asked = asyncio.ensure_future(clients.ask(endpoint, ApiVersionsRequest(), 3))
         await asyncio.sleep(0)
         clients.close()
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await asked
-        with pytest.raises(Unreachable):
+        with pytest.raises(PeerUnreachable):
             await clients.ask(endpoint, ApiVersionsRequest(), 3)
-        connection: ClientConnection = await clients.open(endpoint)
+        connection: AsyncBrokerConnection = await clients.open(endpoint)
         assert connection.lost.done()
 
     run(ApiServer(), test)
@@ -439,7 +439,7 @@ def test_connection_is_closed_if_the_second_login_fails() -> None:
         clients._security = logging_in(1, -1)
         connection = await clients.open(endpoint)
         await connection.lost
-        with pytest.raises(Unreachable, match=r"authenticate again \(no token from the issuer\)"):
+        with pytest.raises(PeerUnreachable, match=r"authenticate again \(no token from the issuer\)"):
             await connection.send(request(7))
         assert not clients._logins
 
@@ -449,7 +449,7 @@ def test_connection_is_closed_if_the_second_login_fails() -> None:
 def test_broker_without_a_token_opens_no_connection() -> None:
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
         clients._security = logging_in(-1)
-        with pytest.raises(Unreachable, match="no token from the issuer"):
+        with pytest.raises(PeerUnreachable, match="no token from the issuer"):
             await clients.open(endpoint)
         assert all(connection.is_lost for connection in clients._open)
 
@@ -463,7 +463,7 @@ def test_malformed_reply_to_a_login_closes_the_connection() -> None:
 
     async def test(clients: BrokerClients, endpoint: Endpoint) -> None:
         clients._security = logging_in(1)
-        with pytest.raises(Unreachable, match="malformed reply"):
+        with pytest.raises(PeerUnreachable, match="malformed reply"):
             await clients.open(endpoint)
         assert all(connection.is_lost for connection in clients._open)
 
