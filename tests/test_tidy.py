@@ -68,7 +68,7 @@ def test_package_says_what_it_is(package: Path) -> None:
 
 
 #: the packages of the broker, which run in the simulation, and its client
-SIMULATED = ("model", "wire", "env", "net", "log", "broker", "client/async_connections.py")
+SIMULATED = ("model", "wire", "env", "net", "log", "broker", "client/async_connections.py", "client/protocol")
 #: the modules of these packages that may reach the operating system, and what they may use
 OS_ACCESS: dict[str, set[str]] = {
     # Implementations that the simulation replaces.

@@ -13,7 +13,8 @@ from collections import Counter
 import pytest
 from spark_commit_fixtures import PARTITIONS, TIMEOUT_S, connect_to, rows_of, stage, visible_rows
 
-from ottla.client.cluster import Cluster, CoordinatorType
+from ottla.client.cluster import Cluster
+from ottla.client.protocol.metadata import CoordinatorType
 from ottla.model.types import TopicPartition
 from ottla.spark.commit import TRANSACTIONAL_ID_PREFIX, CommitProtocol, CommitSettings
 from ottla.spark.tokens import TOKEN_TOPIC, token_partition

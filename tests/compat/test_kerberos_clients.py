@@ -18,7 +18,8 @@ from drivers.kcat import kcat_path
 import kerberos
 from kerberos import REALM, Realm
 from ottla.client.async_connections import PeerUnreachable
-from ottla.client.connection import BrokerConnection, Node
+from ottla.client.connection import BrokerConnection
+from ottla.client.protocol.metadata import Node
 from ottla.client.security import Security
 from ottla.model.errors import ErrorCode
 from ottla.testing.raw import RawClient

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from campaign_input import PARTITIONS
 from driver_processes import PATIENCE_S
 
-from ottla.client.cluster import Cluster, CoordinatorType
-from ottla.client.connection import Node
+from ottla.client.cluster import Cluster
+from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.types import TopicPartition
 from ottla.spark.commit import TRANSACTIONAL_ID_PREFIX
 from ottla.testing import BrokerProcess, ClusterProcess

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ottla.cli.connection import Connection
 from ottla.cli.failure import Failure
 from ottla.cli.wire_client import WireClient, check, failure_of, nodes_of, shown
-from ottla.client.connection import Node
+from ottla.client.protocol.metadata import Node
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.wire import Message

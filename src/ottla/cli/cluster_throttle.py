@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ottla.broker.metadata.placement import Move
 from ottla.cli.cluster_admin import ClusterAdmin
 from ottla.cli.wire_client import check, shown
-from ottla.client.connection import Node
+from ottla.client.protocol.metadata import Node
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -79,7 +79,7 @@ def _delete(client: WireClient, group: str, names: Sequence[PartitionName]) -> d
     """Returns the partitions that were refused."""
     from ottla.cli.cluster import PartitionName
     from ottla.cli.wire_client import check
-    from ottla.client.cluster import CoordinatorType
+    from ottla.client.protocol.metadata import CoordinatorType
     from ottla.model.errors import ErrorCode
     from ottla.wire.messages.offset_delete import (
         OffsetDeleteRequest,

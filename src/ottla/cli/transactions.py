@@ -14,8 +14,7 @@ from typing import NamedTuple
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.outages import TRANSACTIONS_TOPIC, Offline, incomplete_list
 from ottla.cli.wire_client import TryAgain, WireClient, check, failure_of, nodes_of, shown
-from ottla.client.cluster import CoordinatorType
-from ottla.client.connection import Node
+from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest

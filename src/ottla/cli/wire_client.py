@@ -16,9 +16,9 @@ from ottla.cli import interrupts
 from ottla.cli.connection import Connection, split_addresses
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.output import escape_controls
-from ottla.client.cluster import EARLIEST, LATEST, Cluster, CoordinatorType, Isolation
-from ottla.client.connection import Node
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
 from ottla.client.errors import BrokerError, ClientError, ClusterUnreachable, ConnectionLost, Unreachable, code_name
+from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.client.security import PROPERTIES
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition

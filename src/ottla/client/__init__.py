@@ -1,4 +1,4 @@
-"""client: a cluster as somebody outside sees it, over blocking sockets. Knows: wire, model.
+"""client: a Kafka client with a core without I/O (`protocol`), a blocking and an asyncio face. Knows: wire, security.
 
-Never: the broker wing. Works with any broker that speaks Kafka's protocol.
+Never: the broker. Works with any broker that speaks Kafka's protocol. The asyncio face also knows `net`.
 """

@@ -16,20 +16,16 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
-from struct import Struct
 from typing import Any, NamedTuple, Protocol, cast
 
+from ottla.client.protocol.frames import MALFORMED, SIZE, RequestWriter, decode_reply, is_free, reply_size
+from ottla.client.protocol.handshake import Ask, log_in
 from ottla.env.tasks import start_task
 from ottla.model.errors import AuthenticationFailed, OttlaError
 from ottla.model.types import Endpoint, FrameBuffer
 from ottla.net.network import Network
 from ottla.net.tls import TlsLayer
-from ottla.wire import Message, WireError, decode, encode, request_header_version, response_class
-from ottla.wire import response_header_version as reply_header_version
-from ottla.wire.frame import skip_tags
-from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
+from ottla.wire import Message, WireError
 
 CONNECT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 10.0
@@ -41,9 +37,8 @@ _KEPT_BYTES_MAX = 2 << 20
 _SMALL_BYTES = 64 << 10
 #: part of the lifetime of a session after which this broker authenticates again
 _SESSION_PART = 0.85
+_SASL_AUTHENTICATE_VERSION = 2
 
-_SIZE = Struct(">i")
-_REQUEST_HEADER = Struct(">hhih")
 _receive = bytearray(_RECEIVE_BYTES)
 _receive_view = memoryview(_receive)
 
@@ -102,7 +97,7 @@ class AsyncBrokerConnection(asyncio.BufferedProtocol):
             self._fail(future)
             return future
         self._waiting.append((bytes(frame[0][4:8]), future))
-        transport.write(b"".join((_SIZE.pack(sum(map(len, frame))), *frame)))
+        transport.write(b"".join((SIZE.pack(sum(map(len, frame))), *frame)))
         return future
 
     def close(self) -> None:
@@ -144,9 +139,10 @@ class AsyncBrokerConnection(asyncio.BufferedProtocol):
         self._leftover = b""
         position = 0
         while end - position >= 4:
-            (size,) = _SIZE.unpack_from(_receive, position)
-            if not 4 <= size <= REPLY_BYTES_MAX:
-                self._lose(f"a reply of {size} bytes is invalid")
+            try:
+                size = reply_size(_receive, position, REPLY_BYTES_MAX)
+            except WireError as error:
+                self._lose(str(error))
                 return
             following = position + 4 + size
             if following > end:
@@ -162,7 +158,7 @@ class AsyncBrokerConnection(asyncio.BufferedProtocol):
         if total > _KEPT_BYTES_MAX:
             # Pages of anonymous memory cost nothing until they are written.
             frame: FrameBuffer = mmap.mmap(-1, total)
-        elif self._kept is not None and len(self._kept) >= total and _is_free(self._kept):
+        elif self._kept is not None and len(self._kept) >= total and is_free(self._kept):
             frame = self._kept
         else:
             # Replies differ a little in size: a power of two fits the next one, too.
@@ -221,14 +217,12 @@ class BrokerClients:
     """The connections of this broker to others: those that callers own, and one shared connection per endpoint."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, network: Network, *, client_id: str,
-        security: PeerSecurity = PLAIN,
-    ) -> None:  # fmt: skip
+        self, loop: asyncio.AbstractEventLoop, network: Network, *, client_id: str, security: PeerSecurity = PLAIN
+    ) -> None:
         self._loop = loop
         self._network = network
         self._security = security
-        self._client_id = client_id.encode()
-        self._correlation_ids = count(1)
+        self._requests = RequestWriter(client_id)
         #: tasks that open the shared connections, by endpoint; each stays until its connection is lost
         self._shared: dict[Endpoint, asyncio.Task[AsyncBrokerConnection]] = {}
         #: all open connections, in the order in which they were opened
@@ -256,7 +250,7 @@ class BrokerClients:
         except (ssl.SSLError, AuthenticationFailed) as error:
             connection.close()
             raise PeerUnreachable(f"{endpoint} refused this broker, or cannot be trusted: {error}") from None
-        except (WireError, IndexError) as error:
+        except MALFORMED as error:
             connection.close()
             raise PeerUnreachable(f"{endpoint} sent a malformed reply to the login: {error}") from None
         except OSError as error:
@@ -290,23 +284,24 @@ class BrokerClients:
         await self._network.connect(endpoint, lambda: layer)
         await shaken
 
-    async def _log_in(self, connection: AsyncBrokerConnection, log_in: Callable[[Endpoint], Login]) -> float:
+    async def _log_in(self, connection: AsyncBrokerConnection, begin: Callable[[Endpoint], Login]) -> float:
         """Authenticate this broker. Return the lifetime of the session in seconds, 0 if it does not end.
 
         Raise AuthenticationFailed.
         """
-        login = log_in(connection.endpoint)
-        token: bytes | None = await login.first()
-        handshake = SaslHandshakeRequest(mechanism=self._security.mechanism)
-        answer: Any = await self._exchange(connection, handshake, 1)
-        if answer.error_code:
-            raise AuthenticationFailed(f"the mechanism {self._security.mechanism} is not enabled there")
-        while token is not None:
-            answer = await self._exchange(connection, SaslAuthenticateRequest(auth_bytes=token), 2)
-            if answer.error_code:
-                raise AuthenticationFailed(answer.error_message or "the login was refused")
-            token = await login.answer(bytes(answer.auth_bytes))
-        return float(answer.session_lifetime) / 1000
+        login = begin(connection.endpoint)
+        steps = log_in(self._security.mechanism, _SASL_AUTHENTICATE_VERSION)
+        result: Any = None
+        while True:
+            try:
+                step = steps.send(result)
+            except StopIteration as done:
+                return float(done.value)
+            if isinstance(step, Ask):
+                _, frame = self._requests.frame(step.request, step.version)
+                result = await connection.send(frame)
+            else:
+                result = await (login.first() if step.challenge is None else login.answer(step.challenge))
 
     def _log_in_later(self, connection: AsyncBrokerConnection, session_s: float) -> None:
         """Authenticate again before the session ends (KIP-368). Other requests continue meanwhile."""
@@ -326,7 +321,7 @@ class BrokerClients:
         try:
             async with asyncio.timeout(max(session_s * (1 - _SESSION_PART), CONNECT_TIMEOUT_S)):
                 session_s = await self._log_in(connection, self._security.log_in)
-        except (AuthenticationFailed, PeerUnreachable, WireError, IndexError, TimeoutError) as error:
+        except (AuthenticationFailed, PeerUnreachable, TimeoutError, *MALFORMED) as error:
             connection._lose(f"this broker could not authenticate again ({error})")
             return
         except BaseException:
@@ -336,15 +331,6 @@ class BrokerClients:
             self._logins.pop(connection, None)
         self._log_in_later(connection, session_s)
 
-    async def _exchange(self, connection: AsyncBrokerConnection, request: Message, version: int) -> Message:
-        return _decode_reply(request.API_KEY, version, await connection.send(self._frame(request, version)))
-
-    def _frame(self, request: Message, version: int) -> list[bytes]:
-        key = request.API_KEY
-        header = _REQUEST_HEADER.pack(key, version, next(self._correlation_ids) & 0x7FFFFFFF, len(self._client_id))
-        tags = b"\0" if request_header_version(key, version) == 2 else b""
-        return [header + self._client_id + tags, encode(request, version)]
-
     async def ask(
         self, endpoint: Endpoint, request: Message, version: int, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> Message:
@@ -353,7 +339,7 @@ class BrokerClients:
         Raise PeerUnreachable if the broker cannot be reached. The request may have been handled then, unless
         ``refused`` is set. A reply that does not arrive in time, or is malformed, closes the shared connection.
         """
-        frame = self._frame(request, version)
+        sent, frame = self._requests.frame(request, version)
         connection: AsyncBrokerConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -364,10 +350,11 @@ class BrokerClients:
                 connection.close()
             raise PeerUnreachable(f"{endpoint} did not answer within {timeout_s:g} s") from None
         try:
-            return _decode_reply(request.API_KEY, version, reply)
-        except (WireError, IndexError) as error:
+            message: Message = decode_reply(reply, sent)
+        except MALFORMED as error:
             connection.close()
             raise PeerUnreachable(f"{endpoint} sent a malformed reply: {error}") from None
+        return message
 
     def close(self) -> None:
         """Close all connections and open no further one."""
@@ -409,24 +396,6 @@ class BrokerClients:
         self._open.pop(connection, None)
 
 
-def _decode_reply(key: int, version: int, reply: memoryview) -> Message:
-    """Return a reply without its size. Raise WireError or IndexError if it is malformed."""
-    start = 4
-    if reply_header_version(key, version):
-        start = skip_tags(reply, start, len(reply))
-    return decode(response_class(key), version, reply, start)[0]
-
-
 def _has_ended(task: asyncio.Task[AsyncBrokerConnection]) -> bool:
     """Return whether a shared connection could not be opened or was lost; the callback that removes it may be late."""
     return task.done() and (task.cancelled() or task.exception() is not None or task.result().lost.done())
-
-
-def _is_free(memory: bytearray) -> bool:
-    """Return whether no view refers to the memory: Python refuses to change the size of a bytearray with views."""
-    try:
-        memory.append(0)
-    except BufferError:
-        return False
-    memory.pop()
-    return True

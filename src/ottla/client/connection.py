@@ -1,22 +1,19 @@
-"""One connection to one broker: a blocking socket, negotiated versions, requests in a pipeline, large replies in
+"""The blocking face of one connection to one broker: negotiated versions, requests in a pipeline, large replies in
 memory that is used again.
 
-A connection that has failed is closed and stays so; whoever owns it opens another. Every wait ends at a deadline, which
-is a moment of `time.monotonic()`.
+A connection that has failed is closed, and its owner opens another one. Every wait ends at a deadline, which is a
+moment of `time.monotonic()`.
 """
 
 from __future__ import annotations
 
-import itertools
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from struct import Struct
-from struct import error as StructError
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeVar
 
 from ottla import __version__
 from ottla.client.errors import (
@@ -27,104 +24,63 @@ from ottla.client.errors import (
     Unreachable,
     UnsupportedByBroker,
 )
-from ottla.client.security import Security, authenticate
-from ottla.model.errors import ErrorCode
-from ottla.wire import (
-    APIS,
-    Message,
-    WireError,
-    decode,
-    encode,
-    request_header_version,
-    response_class,
-    response_header_version,
+from ottla.client.protocol.frames import (
+    MALFORMED,
+    SIZE,
+    ReplyMemory,
+    RequestWriter,
+    Sent,
+    decode_reply,
+    read_correlation_id,
+    reply_size,
 )
-from ottla.wire.frame import Buffer, skip_tags
-from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.client.protocol.handshake import (
+    SASL_HANDSHAKE_VERSION,
+    Ask,
+    LoginRefused,
+    MechanismNotEnabled,
+    NextToken,
+    log_in,
+    negotiate,
+)
+from ottla.client.protocol.metadata import Node
+from ottla.client.security import Security, TicketLogin, begin_login
+from ottla.security.errors import AuthenticationFailed as LoginFailed
+from ottla.security.sasl_client import Sasl, SaslExchange
+from ottla.wire import APIS, Message, WireError, encode
+from ottla.wire.frame import Buffer
 
-#: an attempt to connect to one address gives up after this, whatever the deadline
+#: limit for an attempt to connect to one address, whatever the deadline
 _CONNECT_S_MAX: Final = 5.0
-#: a broker answers the first requests of a connection (versions, authentication) within this time; one that does not is
-#: paused or cut off, and the time that is left belongs to other brokers
+#: limit for the first requests of a connection (versions, login). A broker that takes longer is paused or cut off, and
+#: the rest of the time belongs to other brokers
 _HANDSHAKE_S_MAX: Final = 10.0
-#: a size above this is no reply of Kafka's: another protocol was taken for one
+#: a larger size is not that of a reply: the peer speaks another protocol
 REPLY_BYTES_MAX: Final = 256 * 1024 * 1024
 VERSION_MAX: Final = 1 << 15
-#: the first version that carries the cluster's features
-_API_VERSIONS: Final = 3
-_API_VERSIONS_KEY: Final = 18
-#: as many pieces as one sendmsg takes everywhere
+_SASL_HANDSHAKE_KEY, _SASL_AUTHENTICATE_KEY = 17, 36
+#: pieces in one sendmsg, which every operating system accepts
 _PIECES_MAX: Final = 512
 
-_SIZE: Final = Struct(">i")
-_CODE: Final = Struct(">h")
-_HEADER: Final = Struct(">ihhih")
-_READ_FAILURES: Final = (OSError, WireError, StructError, IndexError)
+_READ_FAILURES: Final = (OSError, *MALFORMED)
 
-
-class Node(NamedTuple):
-    """A broker and where it listens; one that nobody has asked for its id has -1."""
-
-    broker_id: int
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        name = "broker" if self.broker_id < 0 else f"broker {self.broker_id}"
-        return f"{name} at {self.host}:{self.port}"
-
-
-class Sent(NamedTuple):
-    """A request whose answer is still to come."""
-
-    correlation_id: int
-    api_key: int
-    version: int
-
-
-class ReplyMemory:
-    """Memory for replies. A piece is used again once nobody looks at what it held before."""
-
-    _PIECES = 3
-    _ROUNDING = 1 << 18
-
-    def __init__(self) -> None:
-        self._pieces: list[bytearray] = []
-
-    def take(self, size: int) -> memoryview:
-        """A view of `size` bytes; as long as it, or anything made from it, is alive, the bytes stay what they are."""
-        for piece in self._pieces:
-            if len(piece) >= size and _is_free(piece):
-                return memoryview(piece)[:size]
-        piece = bytearray(-(-size // self._ROUNDING) * self._ROUNDING)
-        self._pieces.append(piece)
-        if len(self._pieces) > self._PIECES:
-            del self._pieces[0]
-        return memoryview(piece)[:size]
-
-
-def _is_free(piece: bytearray) -> bool:
-    try:
-        # A bytearray refuses to change its size while somebody holds a view of it.
-        piece.append(piece.pop())
-    except BufferError:
-        return False
-    return True
+_T = TypeVar("_T")
 
 
 class BrokerConnection:
-    """Requests go out and answers come back in the same order; `ask` does one of each."""
+    """Sends requests and returns the replies in the same order; `ask` does one of each."""
 
     def __init__(self, node: Node, security: Security, *, client_id: str, deadline: float) -> None:
+        """Connect, negotiate versions and log in. Raise ClientError."""
         self.node = node
         #: finalized features of the cluster and their levels, such as transaction.version
-        self.features: dict[str, int] = {}
-        self._client_id = client_id.encode()
-        self._correlation_ids = itertools.count(1)
+        self.features: Mapping[str, int] = {}
+        self._requests = RequestWriter(client_id)
+        #: requests without a reply, oldest first
         self._sent: deque[Sent] = deque()
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._versions: Mapping[int, tuple[int, int]] = {}
         self._open = True
-        #: the connection was lost: its broker went away, did not answer in time or sent something else
+        #: the broker closed the connection, did not reply in time, or sent something else than a reply
         self.is_lost = False
         deadline = min(deadline, time.monotonic() + _HANDSHAKE_S_MAX)
         self._socket = self._connect(security, deadline)
@@ -132,7 +88,7 @@ class BrokerConnection:
         try:
             self._negotiate(deadline)
             if security.sasl is not None:
-                self._authenticate(security, deadline)
+                self._log_in(security.sasl, deadline)
         except ClientError:
             self.close()
             raise
@@ -156,47 +112,47 @@ class BrokerConnection:
             raise
 
     def _negotiate(self, deadline: float) -> None:
-        request = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
-        sent = self._send_message(request, _API_VERSIONS, deadline)
-        _, frame = self.receive_frame(deadline, None)
+        served = self._run(negotiate(__version__), None, deadline)
+        if served.error_code:
+            raise BrokerError(served.error_code, str(self.node))
+        self._versions, self.features = served.versions, served.features
+
+    def _log_in(self, login: Sasl | TicketLogin, deadline: float) -> None:
+        self.version_of(_SASL_HANDSHAKE_KEY, SASL_HANDSHAKE_VERSION, SASL_HANDSHAKE_VERSION)
+        steps = log_in(login.mechanism, self.version_of(_SASL_AUTHENTICATE_KEY))
         try:
-            (code,) = _CODE.unpack_from(frame, _SIZE.size)
-            if code == ErrorCode.UNSUPPORTED_VERSION:
-                # A broker that is older than the question answers in the oldest version, which every broker has.
-                sent = self._send_message(ApiVersionsRequest(), 0, deadline)
-                _, frame = self.receive_frame(deadline, None)
-            answer: ApiVersionsResponse = _decode_answer(frame, sent)
+            self._run(steps, begin_login(login, self.node.host), deadline)
+        except MechanismNotEnabled as error:
+            offered = ", ".join(error.enabled) or "none"
+            raise AuthenticationFailed(
+                f"{self.node} does not take sasl.mechanism={login.mechanism}; it offers {offered}"
+            ) from None
+        except LoginRefused as error:
+            raise AuthenticationFailed(
+                f"{self.node} refuses user {login.username} ({error.reason}); check sasl.username, sasl.password and "
+                "sasl.mechanism"
+            ) from None
+        except LoginFailed as error:
+            raise AuthenticationFailed(str(error)) from None
+
+    def _run(self, steps: Generator[Ask | NextToken, Any, _T], exchange: SaslExchange | None, deadline: float) -> _T:
+        """Take the steps of a handshake and return its result."""
+        result: Any = None
+        try:
+            while True:
+                step = steps.send(result)
+                if isinstance(step, Ask):
+                    self._send_message(step.request, step.version, deadline)
+                    _, result = self.receive_frame(deadline, None)
+                else:
+                    assert exchange is not None
+                    challenge = step.challenge
+                    result = exchange.first() if challenge is None else exchange.answer(challenge)
+        except StopIteration as done:
+            value: _T = done.value
+            return value
         except _READ_FAILURES as error:
             raise self._lost(error) from None
-        if answer.error_code:
-            raise BrokerError(answer.error_code, str(self.node))
-        self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
-
-    def _authenticate(self, security: Security, deadline: float) -> None:
-        # Loaded by those who need it.
-        from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-        from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
-
-        sasl = security.sasl
-        assert sasl is not None
-        answer = self.ask(SaslHandshakeRequest(mechanism=sasl.mechanism), deadline=deadline, version_min=1)
-        if answer.error_code:
-            offered = ", ".join(answer.mechanisms) or "none"
-            raise AuthenticationFailed(
-                f"{self.node} does not take sasl.mechanism={sasl.mechanism}; it offers {offered}"
-            )
-
-        def ask(words: bytes) -> bytes:
-            answer = self.ask(SaslAuthenticateRequest(auth_bytes=words), deadline=deadline)
-            if answer.error_code:
-                raise AuthenticationFailed(
-                    f"{self.node} refuses user {sasl.username} ({answer.error_message or answer.error_code}); check "
-                    "sasl.username, sasl.password and sasl.mechanism"
-                )
-            return bytes(answer.auth_bytes)
-
-        authenticate(sasl, ask, self.node.host)
 
     def close(self) -> None:
         self._open = False
@@ -212,11 +168,11 @@ class BrokerConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answers have not been taken."""
+        """Return the number of requests without a reply."""
         return len(self._sent)
 
     def version_of(self, api_key: int, version_min: int = 0, version_max: int = VERSION_MAX) -> int:
-        """The newest version that both sides know within these bounds.
+        """Return the newest version within these bounds that both sides know.
 
         :raises UnsupportedByBroker: if there is none.
         """
@@ -228,27 +184,28 @@ class BrokerConnection:
             raise UnsupportedByBroker(str(self.node), APIS[api_key].name, max(known_min, version_min), served)
         return version
 
-    # Asking
+    # Requests
 
     def ask(self, request: Message, *, deadline: float, version_min: int = 0, version_max: int = VERSION_MAX) -> Any:
-        """The answer, in the newest version that both sides know within these bounds."""
-        assert not self._sent, "an answer to an earlier request is still to be taken"
+        """Return the reply, in the newest version within these bounds that both sides know."""
+        assert not self._sent, "an earlier request has no reply yet"
         self.send(request, deadline=deadline, version_min=version_min, version_max=version_max)
         return self.receive(deadline)
 
     def send(self, request: Message, *, deadline: float, version_min: int = 0, version_max: int = VERSION_MAX) -> Sent:
-        """:raises ValueError: if the request has a value that its version has no room for."""
+        """Send a request without waiting for the reply.
+
+        :raises ValueError: if the version of the request has no field for one of its values.
+        """
         return self._send_message(request, self.version_of(request.API_KEY, version_min, version_max), deadline)
 
     def _send_message(self, request: Message, version: int, deadline: float) -> Sent:
         return self.send_pieces(request.API_KEY, version, [encode(request, version)], deadline)
 
     def send_pieces(self, api_key: int, version: int, body: Sequence[Buffer], deadline: float) -> Sent:
-        """Send a request whose body is there already, in pieces that are not copied."""
-        sent = Sent(next(self._correlation_ids), api_key, version)
-        tags = b"\0" if request_header_version(api_key, version) == 2 else b""
-        size = _HEADER.size - _SIZE.size + len(self._client_id) + len(tags) + sum(map(len, body))
-        head = _HEADER.pack(size, api_key, version, sent.correlation_id, len(self._client_id)) + self._client_id + tags
+        """Send a request whose body is encoded already. Its pieces are not copied."""
+        sent, header = self._requests.header(api_key, version)
+        head = SIZE.pack(len(header) + sum(map(len, body))) + header
         try:
             if len(body) == 1 or self._is_tls:
                 self._socket.settimeout(_left_s(deadline))
@@ -272,28 +229,25 @@ class BrokerConnection:
                 pieces[first] = pieces[first][count:]
 
     def receive(self, deadline: float) -> Any:
-        """The answer to the oldest request without one."""
+        """Return the reply to the oldest request without one."""
         sent, frame = self.receive_frame(deadline, None)
         try:
-            return _decode_answer(frame, sent)
+            return decode_reply(frame, sent)
         except _READ_FAILURES as error:
             raise self._lost(error) from None
 
     def receive_frame(self, deadline: float, memory: ReplyMemory | None) -> tuple[Sent, memoryview]:
-        """The same undecoded, from the correlation id on; `memory` is where the bytes may live."""
-        assert self._sent, "nothing was asked"
+        """Return the next reply as bytes, which start with the correlation id; `memory` may give the place for them."""
+        assert self._sent, "no request waits for a reply"
         sent = self._sent[0]
         try:
-            start = bytearray(_SIZE.size)
+            start = bytearray(SIZE.size)
             self._fill(memoryview(start), deadline)
-            (size,) = _SIZE.unpack(start)
-            if not _SIZE.size <= size <= REPLY_BYTES_MAX:
-                raise WireError(f"an answer of {size} bytes")
+            size = reply_size(start, 0, REPLY_BYTES_MAX)
             frame = memoryview(bytearray(size)) if memory is None else memory.take(size)
             self._fill(frame, deadline)
-            (found,) = _SIZE.unpack_from(frame)
-            if found != sent.correlation_id:
-                raise WireError("it answered another question")
+            if read_correlation_id(frame) != sent.correlation_id:
+                raise WireError("it replied to another request")
         except _READ_FAILURES as error:
             raise self._lost(error) from None
         self._sent.popleft()
@@ -310,23 +264,11 @@ class BrokerConnection:
             position += count
 
     def _lost(self, error: Exception) -> ConnectionLost:
-        # What is left on the connection belongs to a question that nobody waits for any more.
+        # Closed, because the rest of the stream may be the reply to a request whose sender has given up.
         self.close()
         self.is_lost = True
         reason = "none in time" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", None) or error)
         return ConnectionLost(str(self.node), reason)
-
-
-def body_position(frame: Buffer, sent: Sent) -> int:
-    """Where the answer's body begins in its frame."""
-    if response_header_version(sent.api_key, sent.version):
-        return skip_tags(frame, _SIZE.size, len(frame))
-    return _SIZE.size
-
-
-def _decode_answer(frame: memoryview, sent: Sent) -> Any:
-    answer, _ = decode(response_class(sent.api_key), sent.version, frame, body_position(frame, sent))
-    return answer
 
 
 def _left_s(deadline: float) -> float:

@@ -13,8 +13,8 @@ from struct import error as StructError
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, Leader
-from ottla.client.connection import BrokerConnection, ReplyMemory, body_position
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import (
     BrokerError,
     ClientError,
@@ -23,6 +23,8 @@ from ottla.client.errors import (
     TimedOut,
     TopicReplaced,
 )
+from ottla.client.protocol.frames import ReplyMemory, body_position
+from ottla.client.protocol.metadata import Leader
 from ottla.client.retrying import Retry
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, MAGIC
 from ottla.model.errors import ErrorCode

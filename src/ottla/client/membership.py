@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ottla.client.cluster import Cluster, CoordinatorType
-from ottla.client.connection import Node
+from ottla.client.cluster import Cluster
 from ottla.client.errors import BrokerError, ClientError, RemovedFromGroup
+from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.heartbeat import HeartbeatRequest

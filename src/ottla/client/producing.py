@@ -15,9 +15,11 @@ from struct import Struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from ottla.client.connection import BrokerConnection, Node
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import FENCING_CODES, BrokerError, ClientError, ConnectionLost, Fenced
-from ottla.client.retrying import ATTEMPT_S_MAX, Retry
+from ottla.client.protocol.metadata import Node
+from ottla.client.protocol.retries import ATTEMPT_S_MAX
+from ottla.client.retrying import Retry
 from ottla.model.batch import (
     CRC_POSITION,
     HEADER_BYTES,
@@ -348,9 +350,9 @@ def check_batch(data: Buffer) -> BatchHeader:
 
 
 def produce_once(
-    cluster: Cluster, tp: TopicPartition, batch: Buffer, acks: int, transactional_id: str | None, deadline: float
+    cluster: Cluster, tp: TopicPartition, batch: Buffer, *, acks: int, transactional_id: str | None, deadline: float
 ) -> int:
-    """One attempt to append a batch as it is; its first offset, -1 without acknowledgement."""
+    """Append a batch in one attempt. Return its first offset, or -1 for acks=0."""
     leader = cluster.leader(tp, deadline)
     connection = cluster.borrow(leader.node, deadline)
     ids = {tp.topic: leader.topic_id}

@@ -1,7 +1,7 @@
-"""How a client and a broker come to trust each other: client properties, TLS, SASL.
+"""TLS and SASL of a client, as client properties say.
 
-The properties have the names of librdkafka and of the Java clients; both may stand for one thing, `ssl.ca.location` and
-`ssl.truststore.location` for instance. Files are PEM or PKCS12.
+The properties have the names of librdkafka and of the Java clients. Some have one name in each, such as
+`ssl.ca.location` and `ssl.truststore.location`. Files are PEM or PKCS12.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
-from ottla.security.errors import AuthenticationFailed as LoginFailed
 from ottla.security.errors import SecurityConfigError
 from ottla.security.jaas import parse_jaas
 from ottla.security.sasl_client import MECHANISMS, BearerExchange, Sasl, SaslExchange
@@ -37,11 +36,11 @@ _SASL_NAMES: Final = (
     "sasl.kerberos.principal",
     "sasl.kerberos.keytab",
 )
-#: properties of other clients that say what is done anyway
+#: properties of other clients that have no effect here: they ask for what this client always does
 _SASL_WITHOUT_EFFECT: Final = (
     "sasl.login.callback.handler.class", "sasl.oauthbearer.method", "sasl.kerberos.kinit.cmd",
 )  # fmt: skip
-#: of TLS
+#: the properties of TLS
 TLS_PROPERTIES: Final = (
     "ssl.ca.location",
     "ssl.ca.pem",
@@ -62,14 +61,14 @@ TLS_PROPERTIES: Final = (
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
-#: librdkafka's names of what Java's clients have in stores
+#: librdkafka's names, and the names of Java's clients for the same
 _OTHER_NAMES: Final = {
     "ssl.ca.pem": "ssl.truststore.certificates", "ssl.ca.location": "ssl.truststore.location",
     "ssl.key.pem": "ssl.keystore.key", "ssl.certificate.pem": "ssl.keystore.certificate.chain",
     "ssl.key.password": "ssl.key.password",
 }  # fmt: skip
 _FILE_BYTES_MAX: Final = 1 << 20
-#: every property that is understood
+#: all properties of this client
 PROPERTIES: Final = ("security.protocol", *TLS_PROPERTIES, *_SASL_NAMES, *_SASL_WITHOUT_EFFECT)
 
 
@@ -86,7 +85,7 @@ class TicketLogin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What is done with a new connection before Kafka's messages may pass."""
+    """How a new connection is encrypted and authenticated."""
 
     protocol: str = PLAINTEXT
     tls: ssl.SSLContext | None = None
@@ -94,9 +93,9 @@ class Security:
 
     @classmethod
     def parse(cls, properties: Mapping[str, str], token: str = "") -> Security:
-        """Return what the properties say. With a token the login is by OAUTHBEARER, and no property needs to say so.
+        """Return the security that the properties describe. With a token the login uses OAUTHBEARER.
 
-        :raises PropertyRefused: for a property that is unknown, missing or of no use with the others.
+        :raises PropertyRefused: if a property is unknown, missing, or has no effect together with the others.
         """
         for name in properties:
             if name not in PROPERTIES:
@@ -114,9 +113,9 @@ class Security:
         return cls(protocol=protocol, tls=tls, sasl=sasl)
 
     def wrap(self, plain: socket.socket, host: str) -> socket.socket:
-        """The connection with TLS on it, where that is asked for; may wait as long as the socket's timeout says.
+        """Return the socket, with TLS if the protocol has it. Wait up to the timeout of the socket.
 
-        :raises AuthenticationFailed: if one side does not accept the other's certificate.
+        :raises AuthenticationFailed: if the certificate of the broker is not trusted.
         """
         if self.tls is None:
             return plain
@@ -130,8 +129,8 @@ class Security:
 
 
 def _refuse_useless(properties: Mapping[str, str], protocol: str) -> None:
-    # Somebody who sets a password and forgets the protocol must not send records in the clear without knowing; who
-    # asks for that by name gets it.
+    # A client with a password and without security.protocol would send its records unencrypted, which its user may not
+    # expect. A client that sets security.protocol=PLAINTEXT asks for that.
     if protocol == PLAINTEXT and "security.protocol" in properties:
         return
     for prefix, protocols in (("ssl.", (SSL, SASL_SSL)), ("sasl.", (SASL_PLAINTEXT, SASL_SSL))):
@@ -197,7 +196,7 @@ def _store_type(properties: Mapping[str, str], kind: str) -> str:
 
 
 def _context_of_stores(properties: Mapping[str, str]) -> ssl.SSLContext:
-    # Imports a library of 10 MB, which clients without such files do not need.
+    # Imports a library of 10 MB, which only clients with such files need.
     from ottla.model.settings_security import listener_settings
     from ottla.security.certificates import client_context
 
@@ -239,7 +238,7 @@ def _options(properties: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _bearer(properties: Mapping[str, str]) -> TicketLogin:
-    # Loaded by those who need it.
+    # Imported by clients that use it.
     from ottla.security.bearer_tokens import ClientCredentials, TokenSource
     from ottla.security.web_documents import web_context
 
@@ -273,7 +272,7 @@ def _with_token(token: str) -> TicketLogin:
 
 
 def _kerberos(properties: Mapping[str, str]) -> TicketLogin:
-    # Loaded by those who need it.
+    # Imported by clients that use it.
     from ottla.security.gssapi import KerberosClient
     from ottla.security.kerberos import GssapiClientExchange
 
@@ -291,16 +290,6 @@ def _kerberos(properties: Mapping[str, str]) -> TicketLogin:
     )
 
 
-#: asks the broker with one of the two SASL messages
-AskSasl = Callable[[bytes], bytes]
-
-
-def authenticate(sasl: Sasl | TicketLogin, ask: AskSasl, host: str = "") -> None:
-    """Log in to the broker on a host. Raise AuthenticationFailed."""
-    exchange = sasl.start() if isinstance(sasl, Sasl) else sasl.begin(host)
-    try:
-        words: bytes | None = exchange.first()
-        while words is not None:
-            words = exchange.answer(ask(words))
-    except LoginFailed as error:
-        raise AuthenticationFailed(str(error)) from None
+def begin_login(login: Sasl | TicketLogin, host: str) -> SaslExchange:
+    """Return the client's side of a new login to the broker on a host."""
+    return login.start() if isinstance(login, Sasl) else login.begin(host)

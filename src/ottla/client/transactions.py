@@ -17,8 +17,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from ottla.client.cluster import Cluster, CoordinatorType
-from ottla.client.connection import Node
+from ottla.client.cluster import Cluster
 from ottla.client.errors import (
     FENCING_CODES,
     BrokerError,
@@ -29,6 +28,7 @@ from ottla.client.errors import (
     Unreachable,
 )
 from ottla.client.producing import INIT_PRODUCER_ID_MAX, VERSIONS_ALL, Producer, ProduceStream, check_batch
+from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

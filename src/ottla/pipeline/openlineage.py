@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ottla.client.cluster import parse_bootstrap
+from ottla.client.protocol.metadata import parse_bootstrap
 from ottla.pipeline.column_lineage import column_lineage
 from ottla.pipeline.declaration import Declaration, Flow, SqlStep, TopicSink
 from ottla.pipeline.graph import Graph

@@ -12,8 +12,9 @@ import re
 import time
 from typing import Final
 
-from ottla.client.cluster import Cluster, parse_bootstrap
+from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError, ConnectionLost, Unreachable
+from ottla.client.protocol.metadata import parse_bootstrap
 from ottla.model.errors import OttlaError
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, PythonStep, SideOutput, TopicSink

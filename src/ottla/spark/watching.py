@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from ottla.client.cluster import Cluster, Isolation, TopicInfo
-from ottla.client.connection import BrokerConnection, Node
+from ottla.client.cluster import Cluster, Isolation
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError
+from ottla.client.protocol.metadata import Node, TopicInfo
 from ottla.model.types import TopicPartition
 from ottla.spark.offsets import EARLIEST, LATEST, Bound, Observed, PartitionOffsets
 from ottla.spark.options import NoMatch, OptionError, ReadOptions

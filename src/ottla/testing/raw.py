@@ -1,10 +1,10 @@
-"""A client that says exactly what it is told: any request of any version, any bytes, one blocking socket.
+"""A client for tests that sends any request in any version, or any bytes, over one blocking socket.
 
     with RawClient(broker.bootstrap) as client:
         answer = client.ask(MetadataRequest(topics=None), 12)
 
-Real clients retry, negotiate and repair; this one does none of that, so that a test sees what the broker did. It is as
-good at being wrong: ``send_frame`` and ``send_bytes`` send whatever they are given.
+Other clients negotiate versions and retry. This one does not, so that a test sees what the broker did. ``send_frame``
+and ``send_bytes`` send also bytes that are not a valid request.
 """
 
 from __future__ import annotations
@@ -13,37 +13,27 @@ import random
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from struct import Struct
 from types import TracebackType
 from typing import Any, Self
 
+from ottla.client.protocol.frames import SIZE, Sent, body_position, read_correlation_id, request_header
 from ottla.model.records import Record, build_batch
-from ottla.wire import (
-    ZERO_UUID,
-    Message,
-    decode,
-    encode,
-    request_header_version,
-    response_class,
-    response_header_version,
-)
+from ottla.wire import ZERO_UUID, Message, decode, encode, response_class, response_header_version
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.schema import Array, Field
 
-_SIZE = Struct(">i")
-_HEADER = Struct(">hhih")
 _TIMEOUT_S = 60.0
 _RECEIVE_BYTES = 1 << 16
 
 
 class Closed(Exception):
-    """The broker closed the connection, or reset it, where an answer was expected."""
+    """The broker closed or reset the connection instead of sending a reply."""
 
 
 class RawClient:
-    """One connection. Answers come in the order of the requests; ``ask`` sends one and takes one."""
+    """One connection. Replies arrive in the order of the requests; ``ask`` sends a request and returns its reply."""
 
     def __init__(self, address: str, *, client_id: str | None = "raw", timeout_s: float = _TIMEOUT_S) -> None:
         host, _, port = address.rpartition(":")
@@ -66,22 +56,22 @@ class RawClient:
     # -- asking ---------------------------------------------------------------------------------------------------
 
     def ask(self, request: Message, version: int) -> Any:
-        """Send a request and return its answer, decoded to the last byte."""
+        """Send a request and return its reply, of which every byte is decoded."""
         correlation_id = self.send(request, version)
         return self.receive(request.API_KEY, version, correlation_id)
 
     def send(self, request: Message, version: int) -> int:
-        """Send a request without waiting; the correlation id that its answer must have."""
+        """Send a request without waiting. Return the correlation id that its reply must have."""
         self._correlation_id += 1
         self.send_frame(request_bytes(request, version, self._correlation_id, self.client_id))
         return self._correlation_id
 
     def receive(self, api_key: int, version: int, correlation_id: int) -> Any:
-        """Take the next answer, which must be the one to this request."""
+        """Return the next reply. Raise AssertionError if it is not the one to this request."""
         return read_answer(self.receive_frame(), api_key, version, correlation_id)
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | None] | None = None) -> bytes:
-        """Make a topic; its id."""
+        """Create a topic and return its id."""
         configs = [CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
         (made,) = self.ask(CreateTopicsRequest(topics=[topic], timeout=30_000), 7).topics
@@ -91,7 +81,7 @@ class RawClient:
     # -- bytes ----------------------------------------------------------------------------------------------------
 
     def send_frame(self, payload: bytes) -> None:
-        self.send_bytes(_SIZE.pack(len(payload)) + payload)
+        self.send_bytes(SIZE.pack(len(payload)) + payload)
 
     def send_bytes(self, data: bytes) -> None:
         try:
@@ -100,19 +90,19 @@ class RawClient:
             raise Closed("the broker closed the connection while it was written to") from None
 
     def receive_frame(self) -> bytes:
-        """The next answer without its size, or ``Closed``."""
-        (size,) = _SIZE.unpack(self._receive_exactly(_SIZE.size))
+        """Return the next reply without its size. Raise Closed if the broker closes the connection."""
+        (size,) = SIZE.unpack(self._receive_exactly(SIZE.size))
         return self._receive_exactly(size)
 
     def receive_until_closed(self) -> bytes:
-        """Everything that arrives before the broker ends the connection; TimeoutError when it does not."""
+        """Return all bytes that arrive before the broker closes the connection. Raise TimeoutError if it does not."""
         received = bytearray()
         while data := self._receive(_RECEIVE_BYTES):
             received += data
         return bytes(received)
 
     def answers_or_closes(self) -> bytes | None:
-        """The next answer, None when the broker closed instead; TimeoutError when it does neither."""
+        """Return the next reply; None if the broker closes the connection. Raise TimeoutError if it does neither."""
         try:
             return self.receive_frame()
         except Closed:
@@ -141,17 +131,19 @@ Topic = str | bytes
 
 
 def batch_of(*values: bytes, timestamp: int | None = None, **fields: Any) -> bytes:
-    """A batch with these values, as a producer sends it; ``fields`` are those of ``build_batch``."""
+    """Return a batch with these values, as a producer sends it; ``fields`` are arguments of ``build_batch``."""
     first = int(time.time() * 1000) if timestamp is None else timestamp
     records = [Record(timestamp=first + number, key=b"key", value=value) for number, value in enumerate(values)]
     return build_batch(records, **fields)
 
 
 def produce_request(
-    *batches: tuple[Topic, int, bytes | None], acks: int = 1, timeout_ms: int = 10_000,
+    *batches: tuple[Topic, int, bytes | None],
+    acks: int = 1,
+    timeout_ms: int = 10_000,
     transactional_id: str | None = None,
-) -> ProduceRequest:  # fmt: skip
-    """One topic entry for each (topic, partition, batch), so that order and repetition are the caller's."""
+) -> ProduceRequest:
+    """Return a request with one topic entry for each (topic, partition, batch), in this order."""
     topics = [
         TopicProduceData(**_named("name", topic), partition_data=[PartitionProduceData(index=number, records=batch)])
         for topic, number, batch in batches
@@ -164,10 +156,13 @@ def fetch_from(partition: int, offset: int, **fields: Any) -> FetchPartition:
 
 
 def fetch_request(
-    topics: Mapping[Topic, Sequence[FetchPartition]], *, session: tuple[int, int] = (0, -1),
-    forgotten: Mapping[Topic, Sequence[int]] | None = None, **fields: Any,
-) -> FetchRequest:  # fmt: skip
-    """A fetch that does not wait unless ``max_wait`` says so."""
+    topics: Mapping[Topic, Sequence[FetchPartition]],
+    *,
+    session: tuple[int, int] = (0, -1),
+    forgotten: Mapping[Topic, Sequence[int]] | None = None,
+    **fields: Any,
+) -> FetchRequest:
+    """Return a fetch that does not wait, unless ``max_wait`` is given."""
     session_id, session_epoch = session
     return FetchRequest(
         session_id=session_id,
@@ -188,31 +183,29 @@ def _named(field: str, topic: Topic) -> dict[str, Any]:
 
 
 def request_bytes(request: Message, version: int, correlation_id: int, client_id: str | None = "raw") -> bytes:
-    """A request with its header, without its size."""
-    name = b"" if client_id is None else client_id.encode()
-    header = _HEADER.pack(request.API_KEY, version, correlation_id, -1 if client_id is None else len(name)) + name
-    if request_header_version(request.API_KEY, version) == 2:
-        header += b"\0"
+    """Return a request with its header, without its size."""
+    header = request_header(
+        Sent(correlation_id, request.API_KEY, version), None if client_id is None else client_id.encode()
+    )
     return header + encode(request, version)
 
 
 def read_answer(frame: bytes, api_key: int, version: int, correlation_id: int) -> Any:
-    """The answer in a frame; AssertionError when it is another request's or does not end with the frame."""
-    (found,) = _SIZE.unpack_from(frame)
-    assert found == correlation_id, f"the answer to {found} came, the one to {correlation_id} was expected"
-    start = _SIZE.size
-    if response_header_version(api_key, version):
-        assert frame[start] == 0, "an answer's header has tagged fields"
-        start += 1
+    """Return the reply in a frame. Raise AssertionError if it is of another request, or does not end with the frame."""
+    found = read_correlation_id(frame)
+    assert found == correlation_id, f"the reply to request {found} came, that to {correlation_id} was expected"
+    start = body_position(frame, Sent(correlation_id, api_key, version))
+    header_bytes = SIZE.size + (1 if response_header_version(api_key, version) else 0)
+    assert start == header_bytes, "the header of the reply has tagged fields"
     answer, end = decode(response_class(api_key), version, frame, start)
-    assert end == len(frame), f"{len(frame) - end} bytes follow the answer"
+    assert end == len(frame), f"{len(frame) - end} bytes follow the reply"
     return answer
 
 
 def random_message(
     cls: type[Any], version: int, source: random.Random, strings: Sequence[str] = ("", "a"), ids: Sequence[bytes] = ()
 ) -> Any:
-    """A message that is valid as bytes: strings and ids from those given, numbers from all over their range."""
+    """Return a message that can be encoded: strings and ids from those given, numbers from their whole range."""
     return _RandomMessages(version, source, strings, (ZERO_UUID, source.randbytes(16), *ids)).message(cls)
 
 
@@ -227,7 +220,7 @@ class _RandomMessages:
         return cls(**{field.name: self.value(field.type) for field in cls.FIELDS if self._is_there(field)})
 
     def _is_there(self, field: Field) -> bool:
-        # A nullable field without a value is null only when that is its default; either is a valid message.
+        # A nullable field that is left out is null only if that is its default. Both are valid messages.
         version = self._version
         optional = field.is_tagged_in(version) or (field.is_nullable_in(version) and field.default is None)
         return field.is_in(version) and not (optional and self._source.random() < 0.3)

@@ -16,7 +16,7 @@ from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement, Replic
 from ottla.cli.cluster_moves import parse_file, parse_targets, to_view
 from ottla.cli.cluster_noun import command
 from ottla.cli.cluster_status import describe_status
-from ottla.client.connection import Node
+from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 
 

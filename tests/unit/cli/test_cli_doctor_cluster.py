@@ -7,7 +7,7 @@ from typing import Any
 from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement
 from ottla.cli.doctor import Check
 from ottla.cli.doctor_cluster import judge
-from ottla.client.connection import Node
+from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 
 

@@ -425,7 +425,7 @@ def test_broker_authenticates_again_on_its_connection_before_the_session_ends() 
         connection = await clients.open(endpoint)
         await broker.all_done.wait()
         # The connection was not lost, and no further login is planned.
-        await clients._exchange(connection, MetadataRequest(topics=[]), 12)
+        await connection.send(clients._requests.frame(MetadataRequest(topics=[]), 12)[1])
         assert not connection.is_lost and not clients._logins
         assert broker.logins == [b"login 1", b"login 2", b"login 3"] and broker.connections == 1
 

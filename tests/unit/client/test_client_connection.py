@@ -7,8 +7,10 @@ import time
 import pytest
 from fake_cluster import Cut, FakeCluster, Silence
 
-from ottla.client.connection import BrokerConnection, Node, ReplyMemory
+from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ConnectionLost, Unreachable, UnsupportedByBroker
+from ottla.client.protocol.frames import ReplyMemory
+from ottla.client.protocol.metadata import Node
 from ottla.client.security import Security
 from ottla.wire.messages.metadata import MetadataRequest
 

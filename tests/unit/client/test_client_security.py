@@ -18,7 +18,7 @@ from fake_cluster import FakeCluster
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
-from ottla.client.security import Security, authenticate
+from ottla.client.security import Security, begin_login
 from ottla.security.errors import AuthenticationFailed as LoginFailed
 from ottla.security.sasl_client import PASSWORD_MECHANISMS as MECHANISMS
 from ottla.security.sasl_client import Sasl, ScramExchange
@@ -268,13 +268,11 @@ def test_client_logs_in_with_a_token_of_the_issuer(tmp_path: Path) -> None:
         for names in (librdkafka, java):
             login = Security.parse({**shared, **names}).sasl
             assert login is not None and login.username == CLIENT_ID and CLIENT_SECRET not in repr(login)
-            said: list[bytes] = []
-            for _ in range(2):
-                authenticate(login, lambda words, said=said: said.append(words) or b"")  # type: ignore[misc]
+            said = [begin_login(login, "").first() for _ in range(2)]
             assert said[0].startswith(b"n,,\x01auth=Bearer ey") and said[0] == said[1]
         assert len(issuer.forms) == 2
         wrong = Security.parse({**shared, **librdkafka, "sasl.oauthbearer.client.secret": "canary"}).sasl
         assert wrong is not None
-        with pytest.raises(AuthenticationFailed, match="status 401") as refused:
-            authenticate(wrong, lambda words: b"")
+        with pytest.raises(LoginFailed, match="status 401") as refused:
+            begin_login(wrong, "").first()
         assert "canary" not in str(refused.value)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_cluster import Cut, FakeCluster, Silence
 
-from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, OffsetAt, parse_bootstrap
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, OffsetAt
 from ottla.client.errors import (
     BrokerError,
     ClusterUnreachable,
@@ -17,6 +17,7 @@ from ottla.client.errors import (
     TimedOut,
     UnsupportedByBroker,
 )
+from ottla.client.protocol.metadata import parse_bootstrap
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse

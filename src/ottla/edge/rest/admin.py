@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
-from ottla.client.connection import Node
 from ottla.client.errors import BrokerError
+from ottla.client.protocol.metadata import Node
 from ottla.edge.rest.errors import KafkaRefusal
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ottla.client.cluster import LATEST, Cluster, CoordinatorType, Isolation
-from ottla.client.connection import Node
+from ottla.client.cluster import LATEST, Cluster, Isolation
 from ottla.client.errors import BrokerError, UnsupportedByBroker
+from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.edge.rest.admin import check
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
