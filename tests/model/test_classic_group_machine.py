@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.coordinators.classic_fixtures import ClassicFixture, subscription
 
 from ottla.broker.coordinators.outcome import NEVER
+from ottla.broker.groups.requests import Sender
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.messages.join_group import JoinGroupResponse
 from ottla.wire.messages.leave_group import MemberIdentity
@@ -387,11 +388,12 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     @rule(number=NUMBER)
     def commit(self, number: int) -> None:
         peer = self.pick(number)
+        sender = Sender(peer.id, peer.instance, self.twin.generation)
         if self.twin.state == "CompletingRebalance":
             with pytest.raises(Refused):
-                self.fixture.group.check_commit(peer.id, peer.instance, self.twin.generation, self.fixture.moment)
+                self.fixture.group.check_commit(sender, self.fixture.moment)
             return
-        self.fixture.group.check_commit(peer.id, peer.instance, self.twin.generation, self.fixture.moment)
+        self.fixture.group.check_commit(sender, self.fixture.moment)
         self.twin.beat(peer.id, self.twin.generation, self.fixture.now)
 
     @rule(number=NUMBER)

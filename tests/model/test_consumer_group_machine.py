@@ -133,7 +133,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             instance_id=client.instance,
             topic_partitions=client._reported(),
         )
-        self.fixture.group.heartbeat(request, Client("c", "/10.0.0.1", 1), object(), self.fixture.moment)
+        self.fixture.group.heartbeat(request, Client("c", "/10.0.0.1", 1), self.fixture.moment)
         assert self.snapshot() == before
 
     @has_clients

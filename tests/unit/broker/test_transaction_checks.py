@@ -211,7 +211,7 @@ def test_client_retries_when_this_broker_becomes_the_coordinator_while_it_adds_t
     async def script(fixture: ProducerFixture) -> None:
         is_added = False
 
-        def add(transactional_id: str, do: object, refuse: Callable[[int], object]) -> object:
+        def add(transactional_id: str, do: object, build: object, refuse: Callable[[int], object]) -> object:
             return added([ORDERS]) if is_added else refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
         def verify(transactional_id: str, producer: Producer, name: TopicPartition) -> ErrorCode:
@@ -236,7 +236,7 @@ def test_batch_is_refused_if_its_partition_is_in_the_transaction_but_not_stored(
 
     async def script(fixture: ProducerFixture) -> None:
         fixture.coordinate_here(
-            lambda transactional_id, do, refuse: refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            lambda transactional_id, do, build, refuse: refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
             lambda transactional_id, producer, name: ErrorCode.NONE,
         )
         await fixture.send(12)
@@ -490,7 +490,7 @@ class GroupsFixture:
         if client.connection == 1:
             raise StaleConnection("older than the coordinator")
 
-    def run(self, group: str, operate: object, refuse: Callable[[int], Any]) -> Any:
+    def run(self, group: str, operate: object, build: object, refuse: Callable[[int], Any]) -> Any:
         self.committed += 1
         return refuse(0)
 

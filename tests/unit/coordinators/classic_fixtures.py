@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
+from typing import Any
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Outcome
+from ottla.broker.coordinators.outcome import Moment
 from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Rebalance
 from ottla.broker.groups.records import GroupMetadataValue
+from ottla.broker.groups.replies import (
+    heartbeat_reply,
+    join_reply,
+    leave_reply,
+    read_heartbeat,
+    read_join,
+    read_leave,
+    read_sync,
+    sync_reply,
+)
 from ottla.broker.groups.subscription import Subscription, encode_subscription
 from ottla.model.errors import ErrorCode
 from ottla.model.settings_broker import BrokerSettings
 from ottla.wire import Message
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
@@ -71,13 +83,12 @@ class ClassicFixture:
         self.now = 1000.0
         self.topics = DictTopics()
         ids = count(1)
-        self.context = CoordinatorContext(
-            settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: str(next(ids))
-        )
+        self.context = GroupContext(settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: str(next(ids)))
         self.configure(**settings)
         self.group = ClassicGroup("g", self.context)
         self._tickets = count(1)
         self.waiting: set[int] = set()
+        self._builders: dict[int, Callable[[Any], Message]] = {}
         self.answers: dict[int, Message] = {}
         self.records: list[GroupMetadataValue] = []
         self.rebalances: list[Rebalance] = []
@@ -137,8 +148,8 @@ class ClassicFixture:
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in given.items()],
             reason=reason,
         )
-        ticket = self._ticket()
-        self.take(self.group.join(request, Client(client, host, version), ticket, self.moment))
+        ticket = self._ticket(lambda result: join_reply(result, version))
+        self.take(self.group.join(read_join(request, Client(client, host, version)), ticket, self.moment), ticket)
         return ticket
 
     def sync(
@@ -163,8 +174,8 @@ class ClassicFixture:
                 for each, data in (assignments or {}).items()
             ],
         )
-        ticket = self._ticket()
-        self.take(self.group.sync(request, Client("c", "/10.0.0.1", 5), ticket, self.moment))
+        ticket = self._ticket(sync_reply)
+        self.take(self.group.sync(read_sync(request), ticket, self.moment), ticket)
         return ticket
 
     def heartbeat(self, member_id: str, generation: int | None = None, instance: str | None = None) -> int:
@@ -174,20 +185,17 @@ class ClassicFixture:
             member_id=member_id,
             group_instance_id=instance,
         )
-        ticket = self._ticket()
-        self.take(self.group.heartbeat(request, Client("c", "/10.0.0.1", 4), ticket, self.moment))
-        answer = self.answers[ticket]
-        assert isinstance(answer, HeartbeatResponse)
-        return answer.error_code
+        return heartbeat_reply(self.group.heartbeat(read_heartbeat(request), self.moment)).error_code
 
     def leave(
         self, *members: MemberIdentity | str, version: int = 5, client: str = "c", behind: bool = False
     ) -> LeaveGroupResponse:
         identities = [MemberIdentity(member_id=each) if isinstance(each, str) else each for each in members]
         request = LeaveGroupRequest(group_id="g", member_id=identities[0].member_id, members=identities)
-        ticket = self._ticket()
+        leaving = read_leave(request, version)
+        ticket = self._ticket(lambda result: leave_reply(result, leaving, version))
         who = Client(client, "/10.0.0.9", version)
-        self.take(self.group.leave(request, who, ticket, self.moment, lambda _: behind))
+        self.take(self.group.leave(leaving, who, self.moment, lambda _: behind), ticket)
         answer = self.answers[ticket]
         assert isinstance(answer, LeaveGroupResponse)
         return answer
@@ -196,21 +204,24 @@ class ClassicFixture:
         """The client of a parked request closes its connection."""
         self.take(self.group.abandon(ticket, self.moment))
 
-    def take(self, outcome: Outcome) -> None:
+    def take(self, outcome: GroupOutcome[Any], own: int = 0) -> None:
         """What the runtime does with an outcome: store, replay, answer. A ticket is answered once."""
+        if outcome.result is not None:
+            outcome.replies.append((own, outcome.result))
         for record in outcome.records:
             assert isinstance(record.value, GroupMetadataValue)
             self.records.append(record.value)
             self.group.replay(record.value)
-        for ticket, message in outcome.replies:
+        for ticket, result in outcome.replies:
             assert isinstance(ticket, int)
             assert ticket not in self.answers, f"ticket {ticket} was answered twice"
-            self.answers[ticket] = message
+            self.answers[ticket] = self._builders[ticket](result)
             self.waiting.discard(ticket)
         self.rebalances += outcome.rebalances
 
-    def _ticket(self) -> int:
+    def _ticket(self, build: Callable[[Any], Message]) -> int:
         ticket = next(self._tickets)
+        self._builders[ticket] = build
         self.waiting.add(ticket)
         return ticket
 

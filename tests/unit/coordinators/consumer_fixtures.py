@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Outcome
+from ottla.broker.coordinators.outcome import Moment
 from ottla.broker.groups.consumer import ConsumerGroup
+from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import CauseKind, Rebalance
 from ottla.broker.groups.reconcile import as_sets
 from ottla.broker.groups.records import CoordinatorRecord
+from ottla.broker.groups.replies import (
+    join_reply,
+    leave_reply,
+    read_heartbeat,
+    read_join,
+    read_leave,
+    read_sync,
+    sync_reply,
+)
 from ottla.broker.groups.subscription import Subscription, decode_assignment, encode_subscription
 from ottla.model.errors import ErrorCode
 from ottla.model.settings_broker import BrokerSettings
@@ -19,7 +30,7 @@ from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,
 )
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -74,9 +85,7 @@ class ConsumerFixture:
         self.now = 1000.0
         self.topics = Topics()
         ids = count(1)
-        self.context = CoordinatorContext(
-            settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: f"made-{next(ids)}"
-        )
+        self.context = GroupContext(settings=BrokerSettings(), topics=self.topics, new_uuid=lambda: f"made-{next(ids)}")
         if settings:
             self.context.settings = BrokerSettings.parse(
                 {name.replace("_", "."): text for name, text in settings.items()}
@@ -89,16 +98,16 @@ class ConsumerFixture:
     def moment(self) -> Moment:
         return Moment(self.now, 1_700_000_000_000 + int(self.now * 1000))
 
-    def take(self, outcome: Outcome) -> object:
-        """Append, replay, and go on, as the shard does. Returns the one answer, if there is one."""
+    def take(self, outcome: GroupOutcome[Any]) -> Any:
+        """Append, replay, and go on, as the shard does. Returns the result."""
         self.log.extend(outcome.records)
         for record in outcome.records:
             self.group.replay(record)
         if outcome.records:
             self.group.resume(self.moment)
         self.rebalances.extend(outcome.rebalances)
-        assert len(outcome.replies) <= 1
-        return outcome.replies[0][1] if outcome.replies else None
+        assert not outcome.replies, "no request is parked"
+        return outcome.result
 
     def pass_time(self, seconds: float) -> None:
         """Wakes the group exactly when it asked for it, as the runtime does."""
@@ -118,7 +127,7 @@ class ConsumerFixture:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, *, client: str = "c", version: int = 1
     ) -> ConsumerGroupHeartbeatResponse:
-        answer = self.take(self.group.heartbeat(request, Client(client, "/10.0.0.1", version), object(), self.moment))
+        answer = self.take(self.group.heartbeat(request, Client(client, "/10.0.0.1", version), self.moment))
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)
         return answer
 
@@ -278,22 +287,16 @@ class ClassicConsumer:
         request = HeartbeatRequest(
             group_id="g", generation_id=self.epoch, member_id=self.member_id, group_instance_id=self.instance
         )
-        answer = self.fixture.take(
-            self.fixture.group.heartbeat_classic(request, self._client(4), object(), self.fixture.moment)
-        )
-        assert isinstance(answer, HeartbeatResponse)
-        self.error = answer.error_code
-        self.must_join = bool(answer.error_code)
-        if answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+        self.error = self.fixture.group.heartbeat_classic(read_heartbeat(request), self.fixture.moment)
+        self.must_join = bool(self.error)
+        if self.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self.owned = set()
-        return answer.error_code
+        return self.error
 
     def join(self, version: int = 3, **more: object) -> JoinGroupResponse:
         request = self.join_request(**more)
-        answer = self.fixture.take(
-            self.fixture.group.join_classic(request, self._client(version), object(), self.fixture.moment)
-        )
-        assert isinstance(answer, JoinGroupResponse)
+        join = read_join(request, Client("classic", "/10.0.0.2", version))
+        answer = join_reply(self.fixture.take(self.fixture.group.join_classic(join, self.fixture.moment)), version)
         self.error = answer.error_code
         if not self.error:
             self.member_id, self.epoch = answer.member_id, answer.generation_id
@@ -318,10 +321,7 @@ class ClassicConsumer:
         request = SyncGroupRequest(
             group_id="g", generation_id=self.epoch, member_id=self.member_id, group_instance_id=self.instance
         )
-        answer = self.fixture.take(
-            self.fixture.group.sync_classic(request, self._client(5), object(), self.fixture.moment)
-        )
-        assert isinstance(answer, SyncGroupResponse)
+        answer = sync_reply(self.fixture.group.sync_classic(read_sync(request), self.fixture.moment))
         self.error = answer.error_code
         if not self.error:
             partitions = decode_assignment(answer.assignment).partitions
@@ -332,14 +332,9 @@ class ClassicConsumer:
     def leave(self) -> LeaveGroupResponse:
         request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=self.member_id)])
         self.owned, self.must_join = set(), True
-        answer = self.fixture.take(
-            self.fixture.group.leave_classic(request, self._client(5), object(), self.fixture.moment)
-        )
-        assert isinstance(answer, LeaveGroupResponse)
-        return answer
-
-    def _client(self, version: int) -> Client:
-        return Client("classic", "/10.0.0.2", version)
+        leaving = read_leave(request, 5)
+        result = self.fixture.take(self.fixture.group.leave_classic(leaving, self.fixture.moment))
+        return leave_reply(result, leaving, 5)
 
 
 def snapshot(group: ConsumerGroup) -> dict[str, object]:

@@ -10,6 +10,8 @@ from tests.unit.coordinators.classic_fixtures import DELAY_S, REBALANCE_MS, SESS
 from ottla.broker.coordinators.outcome import NEVER
 from ottla.broker.groups.classic import NEW_MEMBER_TIMEOUT_MS, ClassicGroup
 from ottla.broker.groups.journal import CAUSES_MAX, Cause, CauseKind
+from ottla.broker.groups.replies import described_group
+from ottla.broker.groups.requests import Sender
 from ottla.broker.groups.subscription import Assignment, encode_assignment
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.messages.leave_group import MemberIdentity
@@ -528,7 +530,7 @@ def test_old_process_of_a_static_member_is_fenced(fixture: ClassicFixture) -> No
     assert fixture.joined(fixture.join(old, instance="i1", version=9)).error_code == ErrorCode.FENCED_INSTANCE_ID
     assert fixture.leave(MemberIdentity(member_id=old, group_instance_id="i1")).members[0].error_code == 82
     with pytest.raises(Refused) as refused:
-        fixture.group.check_commit(old, "i1", 1, fixture.moment)
+        fixture.group.check_commit(Sender(old, "i1", 1), fixture.moment)
     assert refused.value.code == ErrorCode.FENCED_INSTANCE_ID
 
 
@@ -676,7 +678,7 @@ def test_leave_during_the_initial_delay_does_not_end_it(fixture: ClassicFixture)
 
 def commit(fixture: ClassicFixture, member_id: str, generation: int, instance: str | None = None) -> int:
     try:
-        fixture.group.check_commit(member_id, instance, generation, fixture.moment)
+        fixture.group.check_commit(Sender(member_id, instance, generation), fixture.moment)
     except Refused as refused:
         return refused.code
     return ErrorCode.NONE
@@ -776,7 +778,7 @@ def test_members_that_were_still_joining_are_gone_after_a_restart(fixture: Class
 
 def test_stable_group_is_described_with_metadata(fixture: ClassicFixture) -> None:
     fixture.stable(1, static=True)
-    described = fixture.group.describe(5)
+    described = described_group("g", fixture.group, 5)
     (member,) = described.members
     assert (described.group_state, described.protocol_type, described.protocol_data) == ("Stable", "consumer", "range")
     assert (member.member_id, member.group_instance_id, member.client_id) == ("i0-1", "i0", "c")
@@ -787,7 +789,7 @@ def test_stable_group_is_described_with_metadata(fixture: ClassicFixture) -> Non
 def test_group_that_rebalances_is_described_without_metadata_and_protocol(fixture: ClassicFixture) -> None:
     fixture.stable(2)
     fixture.join("c-1")
-    described = fixture.group.describe(5)
+    described = described_group("g", fixture.group, 5)
     assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
     assert {each.member_metadata for each in described.members} == {b""}
 

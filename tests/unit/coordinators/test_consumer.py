@@ -17,6 +17,7 @@ from ottla.broker.groups.records import (
     ConsumerGroupPartitionMetadataKey,
     CoordinatorRecord,
 )
+from ottla.broker.groups.requests import Sender
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -255,10 +256,10 @@ def test_silent_member_is_thrown_out_after_its_session(fixture: ConsumerFixture)
 
 
 def test_group_with_its_own_timeouts_uses_them_from_the_next_heartbeat_on(fixture: ConsumerFixture) -> None:
-    fixture.context.group_overrides = {"other": {"consumer.session.timeout.ms": "60000"}}
+    fixture.context.overrides = {"other": {"consumer.session.timeout.ms": "60000"}}
     assert fixture.join("one", "t").heartbeat_interval == 5000
     assert fixture.group.wake_at == fixture.now + SESSION_S
-    fixture.context.group_overrides = {
+    fixture.context.overrides = {
         "g": {"consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "7000"}
     }
     assert fixture.heartbeat(beat("one", 2)).heartbeat_interval == 7000
@@ -363,7 +364,7 @@ def test_topic_change_is_noticed_again_when_the_decision_was_not_stored(fixture:
     one = Consumer(fixture, "one", "t")
     one.heartbeat()
     fixture.topics.grow("t", 5)
-    lost = fixture.group.heartbeat(beat("one", 2), CLIENT, object(), fixture.moment)
+    lost = fixture.group.heartbeat(beat("one", 2), CLIENT, fixture.moment)
     assert lost.records
     one.heartbeat()
     assert len(one.owned) == 5
@@ -498,7 +499,7 @@ def test_successor_with_another_subscription_rebalances_the_group(fixture: Consu
 
 def refusal_of_commit(fixture: ConsumerFixture, member_id: str, epoch: int, version: int = 9) -> ErrorCode:
     try:
-        fixture.group.check_commit(member_id, None, epoch, fixture.moment, version)
+        fixture.group.check_commit(Sender(member_id, None, epoch), version)
     except Refused as error:
         return error.code
     return ErrorCode.NONE
@@ -533,7 +534,7 @@ def test_decision_leaves_the_group_alone_until_it_is_replayed(fixture: ConsumerF
     before = {
         name: value.copy() if hasattr(value, "copy") else value for name, value in snapshot(fixture.group).items()
     }
-    outcome = fixture.group.heartbeat(beat("one", -1), CLIENT, object(), fixture.moment)
+    outcome = fixture.group.heartbeat(beat("one", -1), CLIENT, fixture.moment)
     assert outcome.records
     assert snapshot(fixture.group) == before
 

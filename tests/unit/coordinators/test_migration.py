@@ -20,6 +20,8 @@ from ottla.broker.groups.consumer import ConsumerGroup
 from ottla.broker.groups.journal import CauseKind
 from ottla.broker.groups.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from ottla.broker.groups.replies import leave_reply, read_heartbeat, read_join, read_leave
+from ottla.broker.groups.requests import Sender
 from ottla.broker.groups.subscription import (
     Assignment,
     Subscription,
@@ -28,7 +30,7 @@ from ottla.broker.groups.subscription import (
 )
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.messages.heartbeat import HeartbeatRequest
-from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 CLIENT = Client("admin", "/10.0.0.9", 5)
 
@@ -177,7 +179,7 @@ def test_group_in_its_first_rebalance_can_be_upgraded(fixture: ConsumerFixture) 
     """Nobody has an assignment yet, and no protocol was chosen."""
     classic = ClassicGroup("g", fixture.context)
     request = ClassicConsumer(fixture, "", "t").join_request()
-    classic.join(request, Client("c", "/h", 3), object(), fixture.moment)
+    classic.join(read_join(request, Client("c", "/h", 3)), object(), fixture.moment)
     can_upgrade(classic, fixture.context)
     fixture.log = upgrade_records(classic, fixture.context, fixture.moment)[1:]
     fixture.restart()
@@ -262,8 +264,8 @@ def test_wrong_generation_and_stranger_are_refused(fixture: ConsumerFixture) -> 
     old.epoch -= 1
     assert old.heartbeat() == ErrorCode.ILLEGAL_GENERATION
     request = HeartbeatRequest(group_id="g", generation_id=new.epoch, member_id="new")
-    answer = fixture.take(fixture.group.heartbeat_classic(request, CLIENT, object(), fixture.moment))
-    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID  # type: ignore[attr-defined]
+    code = fixture.group.heartbeat_classic(read_heartbeat(request), fixture.moment)
+    assert code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_classic_member_that_does_not_join_again_is_thrown_out(fixture: ConsumerFixture) -> None:
@@ -290,9 +292,9 @@ def test_classic_member_that_never_syncs_is_thrown_out(fixture: ConsumerFixture)
 
 def test_classic_member_commits_with_its_generation_and_an_old_version(fixture: ConsumerFixture) -> None:
     _, old = mixed(fixture)
-    fixture.group.check_commit("old", None, old.epoch, fixture.moment, 5)
+    fixture.group.check_commit(Sender("old", None, old.epoch), 5)
     with pytest.raises(Refused) as caught:
-        fixture.group.check_commit("old", None, old.epoch - 1, fixture.moment, 5)
+        fixture.group.check_commit(Sender("old", None, old.epoch - 1), 5)
     assert caught.value.code == ErrorCode.ILLEGAL_GENERATION
 
 
@@ -308,9 +310,8 @@ def test_administrator_removes_members_of_either_protocol_by_instance(fixture: C
     Consumer(fixture, "new", "t", instance="a").heartbeat()
     members = [MemberIdentity(group_instance_id="a"), MemberIdentity(group_instance_id="b")]
     request = LeaveGroupRequest(group_id="g", members=members)
-    answer = fixture.take(fixture.group.leave_classic(request, CLIENT, object(), fixture.moment))
-    assert isinstance(answer, LeaveGroupResponse)
-    assert [each.error_code for each in answer.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
+    result = fixture.take(fixture.group.leave_classic(read_leave(request, 5), fixture.moment))
+    assert result == (0, [0, ErrorCode.UNKNOWN_MEMBER_ID])
     assert fixture.group.is_empty
     assert fixture.causes() == [CauseKind.REMOVED]
 
@@ -318,9 +319,9 @@ def test_administrator_removes_members_of_either_protocol_by_instance(fixture: C
 def test_single_leave_of_old_versions_answers_on_top(fixture: ConsumerFixture) -> None:
     mixed(fixture)
     request = LeaveGroupRequest(group_id="g", member_id="nobody")
-    client = Client("c", "/h", 2)
-    answer = fixture.take(fixture.group.leave_classic(request, client, object(), fixture.moment))
-    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID  # type: ignore[attr-defined]
+    leaving = read_leave(request, 2)
+    answer = leave_reply(fixture.take(fixture.group.leave_classic(leaving, fixture.moment)), leaving, 2)
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_static_member_changes_its_protocol_without_leaving_first(fixture: ConsumerFixture) -> None:

@@ -18,8 +18,9 @@ from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixt
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.hashing import java_hash
-from ottla.broker.coordinators.outcome import CoordinatorContext, Outcome
+from ottla.broker.coordinators.outcome import Outcome
 from ottla.broker.coordinators.pending_reply import PendingReply, Unstored
+from ottla.broker.groups.context import GroupContext
 from ottla.broker.groups.records import (
     CoordinatorRecord,
     GroupMetadataKey,
@@ -28,6 +29,7 @@ from ottla.broker.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from ottla.broker.groups.replies import join_reply, read_join, same_message
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Follower, Partition, Role
@@ -73,7 +75,7 @@ class RuntimeFixture(ManagerFixture):
         topics.create("orders", 4)
         topics.create(OFFSETS_TOPIC, 1)
         ids = count(1)
-        context = CoordinatorContext(
+        context = GroupContext(
             settings=BrokerSettings.parse({"group.initial.rebalance.delay.ms": "0"}), topics=topics,
             new_uuid=lambda: str(next(ids)),
         )  # fmt: skip
@@ -109,8 +111,9 @@ class RuntimeFixture(ManagerFixture):
         )  # fmt: skip
         return self.runtime.run(
             group,
-            lambda shard, ticket, now: shard.commit_offsets(request, CLIENT, ticket, now),
-            lambda code: JoinGroupResponse(error_code=code),
+            lambda shard, now: shard.commit_offsets(request, CLIENT, now),
+            same_message,
+            refuse,
         )
 
     def turn(self) -> None:
@@ -124,6 +127,10 @@ class RuntimeFixture(ManagerFixture):
 def committed(runtime: GroupRuntime, group: str = "g") -> int | None:
     value = runtime.shard(group).offsets.by_group.get(group, {}).get(("orders", 1))
     return value.offset if value is not None else None
+
+
+def refuse(code: int) -> Message:
+    return JoinGroupResponse(error_code=code)
 
 
 def code_of(answer: Message | PendingReply) -> int:
@@ -265,10 +272,11 @@ async def test_record_that_is_too_large_hurts_nobody_else(fixture: RuntimeFixtur
         group_id="g", session_timeout=10_000, rebalance_timeout=10_000, protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"x")],
     )  # fmt: skip
-    fixture.runtime.run(
+    fixture.runtime.run_parkable(
         "g",
-        lambda shard, ticket, now: shard.join_group(request, Client("c", "/h", 3), ticket, now),
-        lambda code: JoinGroupResponse(error_code=code),
+        lambda shard, ticket, now: shard.join_group(read_join(request, Client("c", "/h", 3)), ticket, now),
+        lambda result: join_reply(result, 3),
+        refuse,
     )
     member = MemberMetadata(
         member_id="m", client_id="c", client_host="/h", rebalance_timeout=1, session_timeout=1, assignment=b"",
@@ -278,8 +286,9 @@ async def test_record_that_is_too_large_hurts_nobody_else(fixture: RuntimeFixtur
     large = [CoordinatorRecord(GroupMetadataKey("g"), value)]
     answer = fixture.runtime.run(
         "g",
-        lambda shard, ticket, now: Outcome(records=large, replies=[(ticket, JoinGroupResponse())]),
-        lambda code: JoinGroupResponse(error_code=code),
+        lambda shard, now: Outcome(records=large, result=JoinGroupResponse()),
+        same_message,
+        refuse,
     )
     assert code_of(answer) == ErrorCode.UNKNOWN_SERVER_ERROR
     assert committed(fixture.runtime, "other") == 5
@@ -293,7 +302,7 @@ async def test_groups_are_refused_while_their_log_is_loaded(fixture: RuntimeFixt
     fixture.threads.run()
     again, _ = fixture.restarted()
     assert again.is_loading
-    answer = again.run("g", lambda *_: None, lambda code: JoinGroupResponse(error_code=code))  # type: ignore[arg-type, return-value]
+    answer = again.run("g", lambda *_: None, same_message, refuse)  # type: ignore[arg-type, return-value]
     assert code_of(answer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await loaded(again)
     assert committed(again) == 7
@@ -327,7 +336,7 @@ def _raise(error: Exception) -> Any:
 @in_loop
 async def test_offsets_of_a_topic_that_went_meanwhile_are_removed_after_the_load(fixture: RuntimeFixture) -> None:
     record = CoordinatorRecord(OffsetCommitKey("g", "gone", 0), OffsetCommitValue(offset=1, commit_timestamp=0))
-    fixture.runtime.run("g", lambda *_: Outcome(records=[record]), lambda code: JoinGroupResponse(error_code=code))
+    fixture.runtime.run("g", lambda *_: Outcome(records=[record]), same_message, refuse)
     fixture.turn()
     fixture.threads.run()
     again, _ = fixture.restarted()
@@ -412,7 +421,7 @@ async def test_load_that_cannot_read_the_log_makes_another_replica_coordinator(f
     async with asyncio.timeout(60):
         await loaded(again)
     assert partition.offline and list(manager.failed) == [partition]
-    answer = again.run("g", lambda *_: None, lambda code: JoinGroupResponse(error_code=code))  # type: ignore[arg-type, return-value]
+    answer = again.run("g", lambda *_: None, same_message, refuse)  # type: ignore[arg-type, return-value]
     assert code_of(answer) == ErrorCode.NOT_COORDINATOR
 
 
@@ -422,10 +431,11 @@ async def test_member_that_falls_silent_is_removed_by_one_alarm(fixture: Runtime
         group_id="g", session_timeout=10_000, rebalance_timeout=10_000, protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )  # fmt: skip
-    answer = fixture.runtime.run(
+    answer = fixture.runtime.run_parkable(
         "g",
-        lambda shard, ticket, now: shard.join_group(request, Client("c", "/h", 3), ticket, now),
-        lambda code: JoinGroupResponse(error_code=code),
+        lambda shard, ticket, now: shard.join_group(read_join(request, Client("c", "/h", 3)), ticket, now),
+        lambda result: join_reply(result, 3),
+        refuse,
     )
     fixture.turn()
     fixture.threads.run()

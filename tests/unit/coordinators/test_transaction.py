@@ -313,7 +313,7 @@ def test_offsets_of_a_group_belong_to_the_transaction(fixture: TransactionFixtur
 
 def test_broker_form_answers_for_one_transaction(fixture: TransactionFixture) -> None:
     producer = fixture.begin()
-    reply = fixture.take("x", fixture.shard.add_partitions_of("x", producer, [T0, U0], False, 1, fixture.moment))
+    reply = fixture.take("x", fixture.shard.add_partitions_of("x", producer, [T0, U0], False, fixture.moment))
     assert isinstance(reply, AddPartitionsToTxnResponse)
     (result,) = reply.results_by_transaction
     assert (result.transactional_id, codes_of(result.topic_results)) == ("x", {T0: NONE, U0: NONE})
@@ -323,7 +323,7 @@ def test_broker_form_answers_for_one_transaction(fixture: TransactionFixture) ->
 def test_broker_form_may_only_look(fixture: TransactionFixture) -> None:
     producer = fixture.begin()
     fixture.add(producer, T0)
-    outcome = fixture.shard.add_partitions_of("x", producer, [T0, T1], True, 1, fixture.moment)
+    outcome = fixture.shard.add_partitions_of("x", producer, [T0, T1], True, fixture.moment)
     reply = fixture.take("x", outcome)
     assert isinstance(reply, AddPartitionsToTxnResponse)
     codes = codes_of(reply.results_by_transaction[0].topic_results)

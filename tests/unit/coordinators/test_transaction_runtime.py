@@ -19,6 +19,7 @@ from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixt
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import CoordinatorContext
+from ottla.broker.groups.replies import same_message
 from ottla.broker.transactions.records import TransactionState
 from ottla.broker.transactions.runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.model.errors import ErrorCode
@@ -52,12 +53,12 @@ class TransactionRuntimeFixture(ManagerFixture):
         )
         self.runtime = TransactionRuntime(
             markers=self.markers, loop=asyncio.get_running_loop(),
-            context=CoordinatorContext(settings=settings, topics=topics, new_uuid=lambda: ""), **parts,
+            context=CoordinatorContext(settings=settings, topics=topics), **parts,
         )  # fmt: skip
         self.runtime.serve({0: self.state})
 
     def ask(self, operate: Callable[..., Any]) -> Any:
-        return self.runtime.run("x", operate, lambda code: EndTxnResponse(error_code=code))
+        return self.runtime.run("x", operate, same_message, lambda code: EndTxnResponse(error_code=code))
 
     async def turn_disk(self) -> None:
         """Whatever is pending is written and synced, and what follows from it too."""
@@ -68,13 +69,13 @@ class TransactionRuntimeFixture(ManagerFixture):
 
     async def begin(self) -> None:
         init = InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000)
-        self.ask(lambda shard, ticket, now: shard.init_producer_id(init, PRODUCER_ID, CLIENT, ticket, now))
-        self.ask(lambda shard, ticket, now: shard.add_partitions(_add_request(), CLIENT, ticket, now))
+        self.ask(lambda shard, now: shard.init_producer_id(init, PRODUCER_ID, CLIENT, now))
+        self.ask(lambda shard, now: shard.add_partitions(_add_request(), CLIENT, now))
         await self.turn_disk()
 
     def commit(self) -> Any:
         request = EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True)
-        return self.ask(lambda shard, ticket, now: shard.end_txn(request, None, CLIENT, ticket, now))
+        return self.ask(lambda shard, now: shard.end_txn(request, None, CLIENT, now))
 
     @property
     def x(self) -> TransactionState:

@@ -10,7 +10,9 @@ import pytest
 from tests.unit.coordinators.classic_fixtures import DictTopics
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Outcome
+from ottla.broker.coordinators.outcome import Moment
+from ottla.broker.groups.context import GroupContext, GroupOutcome
+from ottla.broker.groups.replies import read_join, read_leave
 from ottla.broker.groups.shard import GroupShard
 from ottla.broker.groups.usage import RECOUNT_S
 from ottla.model.errors import ErrorCode
@@ -42,7 +44,7 @@ class Fixture:
         topics = DictTopics()
         topics.create("t", 1)
         texts = {name.replace("_", "."): text for name, text in settings.items()}
-        self.context = CoordinatorContext(
+        self.context = GroupContext(
             settings=BrokerSettings.parse(texts), topics=topics, new_uuid=lambda: f"uuid-{next(ids)}"
         )  # fmt: skip
         self.shards = [GroupShard(self.context), GroupShard(self.context)]
@@ -55,12 +57,12 @@ class Fixture:
     def shard(self, group: str) -> GroupShard:
         return self.shards[len(group) % 2]
 
-    def take(self, group: str, ticket: int, outcome: Outcome) -> Any:
+    def take(self, group: str, ticket: int, outcome: GroupOutcome[Any]) -> Any:
         """Replay the records, and return the answer to the ticket; None if it is parked."""
         for record in outcome.records:
             self.shard(group).replay(record)
         self.shard(group).follow_up_of(group, self.moment, changed=bool(outcome.records))
-        return dict(outcome.replies).get(ticket)
+        return dict(outcome.replies).get(ticket) if outcome.result is None else outcome.result
 
     def join(self, group: str, member: str = "", *, host: str = ATTACKER, version: int = 3, size: int = 10) -> Any:
         request = JoinGroupRequest(
@@ -69,7 +71,7 @@ class Fixture:
         )  # fmt: skip
         ticket = next(self._tickets)
         client = Client("c", host, version)
-        return self.take(group, ticket, self.shard(group).join_group(request, client, ticket, self.moment))
+        return self.take(group, ticket, self.shard(group).join_group(read_join(request, client), ticket, self.moment))
 
     def join_code(self, group: str, member: str = "", **how: Any) -> int:
         answer = self.join(group, member, **how)
@@ -82,26 +84,26 @@ class Fixture:
         )  # fmt: skip
         ticket = next(self._tickets)
         client = Client("c", host, 1)
-        outcome = self.shard(group).consumer_heartbeat(request, client, ticket, self.moment)
+        outcome = self.shard(group).consumer_heartbeat(request, client, self.moment)
         return int(self.take(group, ticket, outcome).error_code)
 
     def commit(self, group: str, *, host: str = ATTACKER) -> int:
         row = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
         request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
         ticket = next(self._tickets)
-        outcome = self.shard(group).commit_offsets(request, Client("c", host, 8), ticket, self.moment)
+        outcome = self.shard(group).commit_offsets(request, Client("c", host, 8), self.moment)
         return int(self.take(group, ticket, outcome).topics[0].partitions[0].error_code)
 
     def leave(self, group: str, member: str) -> None:
         request = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member)])
         ticket = next(self._tickets)
-        outcome = self.shard(group).leave_group(request, Client("c", ATTACKER, 5), ticket, self.moment)
+        outcome = self.shard(group).leave_group(group, read_leave(request, 5), Client("c", ATTACKER, 5), self.moment)
         self.take(group, ticket, outcome)
 
     def delete(self, group: str) -> None:
         ticket = next(self._tickets)
-        outcome = self.shard(group).delete_groups([group], Client("c", ATTACKER, 2), ticket, self.moment)
-        assert self.take(group, ticket, outcome).results[0].error_code == 0
+        outcome = self.shard(group).delete_groups([group])
+        assert self.take(group, ticket, outcome) == {group: 0}
 
     def members(self, group: str) -> list[str]:
         return list(self.shard(group).groups[group].members)

@@ -24,7 +24,6 @@ from ottla.broker.transactions.shard import TransactionShard
 from ottla.model.errors import ErrorCode
 from ottla.model.settings_broker import BrokerSettings
 from ottla.model.types import TopicPartition
-from ottla.wire import Message
 from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -56,7 +55,7 @@ class TransactionFixture:
         for name, partitions in (("t", 2), ("u", 1), ("__consumer_offsets", 50)):
             self.topics.create(name, partitions)
         texts = {name.replace("_", "."): text for name, text in settings.items()}
-        self.context = CoordinatorContext(settings=BrokerSettings.parse(texts), topics=self.topics, new_uuid=lambda: "")
+        self.context = CoordinatorContext(settings=BrokerSettings.parse(texts), topics=self.topics)
         self.coordinator_epoch = 5
         self.shard = TransactionShard(self.context, self.coordinator_epoch)
         self.log: list[tuple[bytes, bytes | None]] = []
@@ -67,7 +66,6 @@ class TransactionFixture:
         self.producer_ids = count(1000)
         #: whether the next records cannot be stored
         self.log_is_broken = False
-        self._tickets = count(1)
 
     @property
     def moment(self) -> Moment:
@@ -85,7 +83,7 @@ class TransactionFixture:
         self.deliveries = []
         self.take("", self.shard.after_load(self.moment))
 
-    def take(self, transactional_id: str, outcome: TransactionOutcome) -> Message | None:
+    def take(self, transactional_id: str, outcome: TransactionOutcome[Any]) -> Any:
         """What the runtime does: store, replay, answer, begin to deliver."""
         if outcome.records and self.log_is_broken:
             self.shard.discard_soft_state(transactional_id, self.moment)
@@ -95,7 +93,7 @@ class TransactionFixture:
             self.shard.replay(record)
         self.deliveries += outcome.deliveries
         self.endings += [outcome.ending] if outcome.ending is not None else []
-        return outcome.replies[0][1] if outcome.replies else None
+        return outcome.result
 
     def deliver(self) -> None:
         """All that is under way arrives."""
@@ -153,7 +151,7 @@ class TransactionFixture:
     def produce(self, producer: Producer, *partitions: TopicPartition, name: str = "x") -> Codes:
         """What the coordinator says to a Produce that adds its partitions by itself."""
         outcome = self.shard.add_partitions_of(
-            name, producer, partitions or (T0,), False, next(self._tickets), self.moment
+            name, producer, partitions or (T0,), False, self.moment
         )  # fmt: skip
         reply = self.take(name, outcome)
         assert isinstance(reply, AddPartitionsToTxnResponse)
@@ -179,11 +177,11 @@ class TransactionFixture:
         return self._ask(name, self.shard.end_txn, request, fresh, version=version, sent=sent, reply=EndTxnResponse)
 
     def _ask(
-        self, name: str, handler: Callable[..., TransactionOutcome], *arguments: Any, version: int, reply: type[Any],
-        sent: tuple[int, int] = (0, 0),
+        self, name: str, handler: Callable[..., TransactionOutcome[Any]], *arguments: Any, version: int,
+        reply: type[Any], sent: tuple[int, int] = (0, 0),
     ) -> Any:  # fmt: skip
         client = Client("c", "/10.0.0.1", version, *sent)
-        answer = self.take(name, handler(*arguments, client, next(self._tickets), self.moment))
+        answer = self.take(name, handler(*arguments, client, self.moment))
         assert isinstance(answer, reply)
         return answer
 

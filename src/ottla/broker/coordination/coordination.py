@@ -15,7 +15,7 @@ from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.component import Component
 from ottla.broker.coordination.peer_requests import PeerRequests
 from ottla.broker.coordinators.hashing import java_hash
-from ottla.broker.coordinators.outcome import CoordinatorContext
+from ottla.broker.groups.context import GroupContext
 from ottla.broker.groups.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
@@ -116,7 +116,7 @@ class Coordination(Component):
         self._tasks = Tasks()
         self._journal_waiting: deque[Rebalance] = deque(maxlen=_JOURNAL_WAITING_MAX)
         self.rebalances = 0
-        context = CoordinatorContext(
+        context = GroupContext(
             settings=metadata.settings,
             topics=ViewTopics(metadata, replicas),
             new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
@@ -150,7 +150,7 @@ class Coordination(Component):
     def settings_changed(self) -> None:
         """Use the current settings of the broker, and the view's settings of groups, which follow their changes."""
         self.runtime.context.settings = self._metadata.settings
-        self.runtime.context.group_overrides = self._metadata.view.group_configs
+        self.runtime.context.overrides = self._metadata.view.group_configs
 
     def on_view(self, changes: ViewChanges) -> None:
         if changes.broker_settings:

@@ -1,30 +1,28 @@
 """Parameters and results of the coordinators' state machines. Pure: no I/O, no clock, no event loop.
 
-    request ──► handler(request, client, ticket, now) ──► Outcome ──► runtime: append the records ──► replay them
-                                                                               └──► durable: send the replies
+    request ──► operation(shard, now) ──► Outcome ──► runtime: append the records ──► replay them
+                                                                └──► durable: answer the requests
 
-One request can complete other requests: the join that completes a rebalance completes all parked joins. Each request
-therefore has a ticket, and an outcome has a reply for each ticket that it completes. The runtime sends the replies of
-an outcome when its records, and all records before them in the same log, are durable. If the write fails, the runtime
-replies NOT_COORDINATOR instead and rebuilds the state from the log.
+State machines know neither the requests nor the replies of the wire protocol. An operation returns the result of its
+request, and the ticket of the request turns the result into a reply. One request can complete other requests: the join
+that completes a rebalance completes all parked joins. A request that may be parked therefore gives its ticket to the
+state machine, and an outcome has a result for each ticket that it completes. The runtime answers the requests of an
+outcome when its records, and all records before them in the same log, are durable. If the write fails, it refuses them
+with NOT_COORDINATOR instead and rebuilds the state from the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.broker.groups.journal import Rebalance
-from ottla.broker.groups.records import CoordinatorRecord
-from ottla.broker.groups.usage import HostUsage
-from ottla.model.settings import BrokerSettings, GroupSettings
-from ottla.wire import Message
-
-#: identifies a parked request for the runtime; state machines store it and return it without reading it
-Ticket = Any
+from ottla.model.settings import BrokerSettings
 
 NEVER = float("inf")
+
+#: the result of a request
+R = TypeVar("R")
 
 
 class Moment(NamedTuple):
@@ -58,32 +56,15 @@ class Topics(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class CoordinatorContext:
-    """Dependencies shared by all groups and transactional ids of this broker."""
+    """Dependencies shared by all shards of a coordinator."""
 
     #: replaced by a new object when a setting changes at run time: do not keep a reference to the old object
     settings: BrokerSettings
     topics: Topics
-    #: returns a new UUID as text, for member ids
-    new_uuid: Callable[[], str]
-    #: group -> settings that override the broker's settings; changes at run time
-    group_overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    usage: HostUsage = field(default_factory=HostUsage)
     #: returns how many connections the broker has accepted since its start
     accepted: Callable[[], int] = lambda: 0
     #: unloads shards if this broker was paused for so long that another one may coordinate in its place
     check_lease: Callable[[], None] = lambda: None
-
-    def session_timeout_ms(self, group_id: str) -> int:
-        """Return the session timeout of a group of the consumer protocol."""
-        if overrides := self.group_overrides.get(group_id):
-            return GroupSettings.resolve(overrides, self.settings).consumer_session_timeout_ms
-        return self.settings.group_consumer_session_timeout_ms
-
-    def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return the heartbeat interval of a group of the consumer protocol."""
-        if overrides := self.group_overrides.get(group_id):
-            return GroupSettings.resolve(overrides, self.settings).consumer_heartbeat_interval_ms
-        return self.settings.group_consumer_heartbeat_interval_ms
 
 
 class Producer(NamedTuple):
@@ -93,14 +74,25 @@ class Producer(NamedTuple):
     epoch: int
 
 
+class Ticket(Protocol):
+    """A request that is answered later. A state machine keeps it and returns it with a result, without calling it."""
+
+    def answer(self, result: Any) -> None:
+        """Turn the result of the request into a reply, and send it."""
+
+    def refuse(self, code: int) -> None:
+        """Reply with an error code that applies to the whole request."""
+
+
 @dataclass(slots=True)
-class Outcome:
-    """The result of an operation on a group. ``transaction_records.py`` has the result for transactions."""
+class Outcome(Generic[R]):
+    """What an operation decided. Coordinators add what else they need."""
 
     #: appended as one batch, in this order, then replayed
-    records: list[CoordinatorRecord] = field(default_factory=list)
-    replies: list[tuple[Ticket, Message]] = field(default_factory=list)
-    #: rebalances that the operation completes, for the journal that explains rebalances
-    rebalances: list[Rebalance] = field(default_factory=list)
-    #: the batch belongs to this producer's transaction; its offsets are pending until the transaction is committed
+    records: list[Any] = field(default_factory=list)
+    #: of the request that began the operation; None if it has been given its ticket, or if there is no request
+    result: R | None = None
+    #: results of requests whose tickets the state machine has
+    replies: list[tuple[Ticket, Any]] = field(default_factory=list)
+    #: the batch belongs to this producer's transaction; its records are pending until the transaction is committed
     producer: Producer | None = None

@@ -8,6 +8,9 @@ from typing import Any
 
 from ottla.wire import Message
 
+#: returns the reply for a result
+ReplyBuilder = Callable[[Any], Message]
+#: returns the reply for an error code that applies to the whole request
 Refusal = Callable[[int], Message]
 
 
@@ -18,19 +21,26 @@ class PendingReply:
     write is therefore sent in the same turn of the event loop as the write.
     """
 
-    __slots__ = ("_future", "_message", "_then", "abandon", "refuse")
+    __slots__ = ("_build", "_build_refusal", "_future", "_message", "_then", "abandon")
 
-    def __init__(self, refuse: Refusal) -> None:
-        #: returns the reply for an error code that applies to the whole request
-        self.refuse = refuse
+    def __init__(self, build: ReplyBuilder, build_refusal: Refusal) -> None:
+        self._build = build
+        self._build_refusal = build_refusal
         #: for a parked request: called when the client has closed the connection
         self.abandon: Callable[[], None] | None = None
         self._message: Message | None = None
         self._then: Callable[[Message], None] | None = None
         self._future: asyncio.Future[Message] | None = None
 
-    def answer(self, message: Message) -> None:
-        """Set the reply and pass it to the waiter."""
+    def answer(self, result: Any) -> None:
+        """Build the reply for the result of the request, and pass it to the waiter."""
+        self._complete(self._build(result))
+
+    def refuse(self, code: int) -> None:
+        """Build the reply for an error code, and pass it to the waiter."""
+        self._complete(self._build_refusal(code))
+
+    def _complete(self, message: Message) -> None:
         self._message = message
         # Both callbacks refer to this object: no reference cycle may remain (see `env/collector.py`).
         then, self._then, self.abandon = self._then, None, None

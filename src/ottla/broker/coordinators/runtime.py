@@ -21,12 +21,11 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.hashing import java_hash
-from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Producer, Ticket
+from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, Producer, R, Ticket
 from ottla.broker.coordinators.pending_reply import PendingReply, Refusal, Unstored
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
@@ -66,26 +65,16 @@ _LOAD_STEP_BYTES = 128 << 10
 _BATCH_RECORDS_MAX = 1000
 
 
-class AnyOutcome(Protocol):
-    """The result of an operation: ``Outcome`` or ``TransactionOutcome``."""
-
-    @property
-    def records(self) -> list[Any]: ...
-
-    @property
-    def replies(self) -> list[tuple[Ticket, Message]]: ...
-
-
 class Expirable(Protocol):
     """A group or a transactional id with deadlines."""
 
     #: the monotonic time at which ``expire`` has to run, not later than the earliest deadline; NEVER without a deadline
     wake_at: float
 
-    def expire(self, now: Moment) -> AnyOutcome:
+    def expire(self, now: Moment) -> Outcome[Any]:
         """Apply every deadline that has passed. Return the records and replies."""
 
-    def retire(self, error_code: ErrorCode) -> AnyOutcome:
+    def retire(self, error_code: ErrorCode) -> Outcome[Any]:
         """Return a reply with this error code for every parked request."""
 
 
@@ -105,10 +94,10 @@ class Shard(Protocol):
     def resume(self, now: Moment) -> None:
         """Rebuild the soft state after the whole log was replayed."""
 
-    def after_load(self, now: Moment) -> AnyOutcome:
+    def after_load(self, now: Moment) -> Outcome[Any]:
         """Return the records and deliveries that are due after the load."""
 
-    def follow_up_of(self, name: str, now: Moment, *, changed: bool) -> AnyOutcome | None:
+    def follow_up_of(self, name: str, now: Moment, *, changed: bool) -> Outcome[Any] | None:
         """Return the follow-up of an operation on a name, or None. ``changed``: the operation had records."""
 
     def changes_soft_state(self, records: list[Any]) -> bool:
@@ -117,7 +106,7 @@ class Shard(Protocol):
     def discard_soft_state(self, name: str, now: Moment) -> None:
         """Reset the soft state of a name to match its durable state."""
 
-    def retire(self, error_code: ErrorCode) -> AnyOutcome:
+    def retire(self, error_code: ErrorCode) -> Outcome[Any]:
         """Return a reply with this error code for every parked request of the shard."""
 
     def durable(self) -> dict[str, object]:
@@ -125,7 +114,8 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
-Operation = Callable[[S, Ticket, Moment], AnyOutcome]
+#: decides about a request
+Operation = Callable[[S, Moment], Outcome[R]]
 
 
 class StaleConnection(OttlaError):
@@ -181,7 +171,7 @@ class _DurableWaiter:
     __slots__ = ("_hosted", "_outcome", "_runtime", "deadline")
 
     def __init__(
-        self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: AnyOutcome, deadline: float
+        self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: Outcome[Any], deadline: float
     ) -> None:  # fmt: skip
         self._runtime = runtime
         self._hosted = hosted
@@ -195,8 +185,8 @@ class _DurableWaiter:
         error the log has lost the records, so the shard is loaded again.
         """
         if not error_code:
-            for ticket, message in self._outcome.replies:
-                ticket.answer(message)
+            for ticket, result in self._outcome.replies:
+                ticket.answer(result)
             self._runtime.on_durable(self._outcome)
             return
         self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
@@ -209,7 +199,7 @@ class _DurableWaiter:
 class _ConfirmedReader(_DurableWaiter):
     """Waits until the log is durable, as soon as it is certain that this broker still was the coordinator."""
 
-    def __init__(self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: AnyOutcome) -> None:
+    def __init__(self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: Outcome[Any]) -> None:
         super().__init__(runtime, hosted, outcome, NEVER)
 
     def on_write_complete(self, error_code: int) -> None:
@@ -260,23 +250,19 @@ class ShardRuntime(ABC, Generic[S]):
         :raises WireError: if the bytes are damaged.
         """
 
-    @abstractmethod
-    def producer_of(self, outcome: AnyOutcome) -> Producer | None:
-        """Return the producer whose transaction the records belong to; None outside of a transaction."""
-
     @property
     @abstractmethod
     def partitions_at_creation(self) -> int:
         """Return the number of partitions with which the topic is created."""
 
-    def on_appended(self, outcome: AnyOutcome) -> None:
+    def on_appended(self, outcome: Outcome[Any]) -> None:
         """Called when the records of the outcome are in the log and replayed, or when the outcome has no records."""
 
-    def requires_on_durable(self, outcome: AnyOutcome) -> bool:
+    def requires_on_durable(self, outcome: Outcome[Any]) -> bool:
         """Return whether ``on_durable`` must be called even if the requests were refused with a timeout."""
         return False
 
-    def on_durable(self, outcome: AnyOutcome) -> None:
+    def on_durable(self, outcome: Outcome[Any]) -> None:
         """Called when the records of the outcome are durable and its replies are sent."""
 
     @property
@@ -289,26 +275,36 @@ class ShardRuntime(ABC, Generic[S]):
 
     # -- operations -----------------------------------------------------------------------------------------------
 
-    def run(self, name: str, operate: Operation[S], refuse: Refusal) -> Message | PendingReply:
-        """Run an operation on the shard of a name. Return the reply, or a ticket if the reply is not known yet."""
+    def run(
+        self, name: str, operate: Operation[S, R], build: Callable[[R], Message], refuse: Refusal
+    ) -> Message | PendingReply:
+        """Run the operation of a request on the shard of a name.
+
+        Return the reply, or a ticket if the reply is not known yet. ``build`` makes the reply from the result of the
+        operation, ``refuse`` from an error code.
+        """
         try:
             hosted = self._host_of(name)
         except KafkaError as error:
             return refuse(error.code)
-        return self._run(hosted, [name], operate, refuse)
+        return self._answer(hosted, [name], operate, PendingReply(build, refuse))
 
     def run_many(
-        self, names: Iterable[str], operate: Callable[[list[str]], Operation[S]],
+        self,
+        names: Iterable[str],
+        operate: Callable[[list[str]], Operation[S, R]],
+        build: Callable[[R], Message],
         refuse: Callable[[list[str]], Refusal],
-    ) -> list[Message | PendingReply]:  # fmt: skip
+    ) -> list[Message | PendingReply]:
         """Run a request about many names, as one operation per shard. Return one reply or ticket per shard."""
         by_shard: dict[int, list[str]] = {}
         for name in names:
             by_shard.setdefault(self.partition_for(name), []).append(name)
         results: list[Message | PendingReply] = []
         for of_shard in by_shard.values():
+            ticket = PendingReply(build, refuse(of_shard))
             try:
-                results.append(self._run(self._host_of(of_shard[0]), of_shard, operate(of_shard), refuse(of_shard)))
+                results.append(self._answer(self._host_of(of_shard[0]), of_shard, operate(of_shard), ticket))
             except KafkaError as error:
                 results.append(refuse(of_shard)(error.code))
         return results
@@ -339,8 +335,8 @@ class ShardRuntime(ABC, Generic[S]):
         is a message so that all waiters share one type: ``Unstored`` if the write failed, any other message if it
         succeeded. Nor may the client get an older offset than from a coordinator that was elected before it asked.
         """
-        ticket, hosted = PendingReply(Unstored), self._host_of(name)
-        reader = _ConfirmedReader(self, hosted, _RuntimeOutcome([(ticket, Message())]))
+        ticket, hosted = PendingReply(_stored, Unstored), self._host_of(name)
+        reader = _ConfirmedReader(self, hosted, Outcome(replies=[(ticket, None)]))
         hosted.partition.confirm_leadership(reader, self._clock.monotonic())
         result = ticket.now_or_later()
         return result if isinstance(result, PendingReply) else True
@@ -382,29 +378,34 @@ class ShardRuntime(ABC, Generic[S]):
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what this partition coordinates is being loaded")
         return hosted
 
-    def _run(
-        self, hosted: HostedShard[S], names: list[str], operate: Operation[S], refuse: Refusal
+    def _answer(
+        self, hosted: HostedShard[S], names: list[str], operate: Operation[S, R], ticket: PendingReply
     ) -> Message | PendingReply:
-        ticket = PendingReply(refuse)
-        self._operate(hosted, names, lambda shard, now: operate(shard, ticket, now))
+        """Run the operation of a request. Return the reply, or the ticket if the reply is not known yet."""
+        self._run(hosted, names, operate, ticket)
         return ticket.now_or_later()
 
-    def _operate(self, hosted: HostedShard[S], names: list[str], decide: Callable[[S, Moment], AnyOutcome]) -> None:
-        """Apply the deadlines of these names that have passed, then the operation."""
+    def _run(
+        self, hosted: HostedShard[S], names: list[str], operate: Operation[S, R], ticket: Ticket | None = None
+    ) -> None:
+        """Apply the deadlines of these names that have passed, then the operation. The ticket gets its result."""
         now = self._expire_due(hosted, names) or self.now()
-        self._perform(hosted, names, decide(hosted.shard, now), now)
+        outcome = operate(hosted.shard, now)
+        if ticket is not None and outcome.result is not None:
+            outcome.replies.append((ticket, outcome.result))
+        self._perform(hosted, names, outcome, now)
 
-    def _perform(self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, now: Moment) -> None:
-        """Append and replay the records, send the replies, then perform the follow-up of each name and set timers."""
-        self._perform_one(hosted, names, outcome, now)
+    def _perform(self, hosted: HostedShard[S], names: Iterable[str], outcome: Outcome[Any], now: Moment) -> None:
+        """Store an outcome, then the follow-up of each name, and set timers."""
+        self._store(hosted, names, outcome, now)
         for name in names:
             follow_up = hosted.shard.follow_up_of(name, now, changed=bool(outcome.records))
             if follow_up is not None:
-                self._perform_one(hosted, [name], follow_up, now)
+                self._store(hosted, [name], follow_up, now)
             self._set_timer(hosted, name)
 
-    def _perform_one(self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, now: Moment) -> None:
-        """Append and replay the records of one outcome, then send its replies."""
+    def _store(self, hosted: HostedShard[S], names: Iterable[str], outcome: Outcome[Any], now: Moment) -> None:
+        """Append and replay the records of an outcome, then send its replies."""
         if outcome.records:
             try:
                 self._append(hosted, outcome, now)
@@ -414,7 +415,7 @@ class ShardRuntime(ABC, Generic[S]):
         self.on_appended(outcome)
         self._reply(hosted, outcome)
 
-    def _append(self, hosted: HostedShard[S], outcome: AnyOutcome, now: Moment) -> None:
+    def _append(self, hosted: HostedShard[S], outcome: Outcome[Any], now: Moment) -> None:
         """Append the records as one batch, then replay them.
 
         :raises KafkaError: if the append failed; then no record is in the log and none was replayed.
@@ -423,7 +424,7 @@ class ShardRuntime(ABC, Generic[S]):
         if not hosted.leads:
             raise NotLeaderOrFollower("this broker no longer leads the partition")
         partition.check_enough_replicas()
-        producer = self.producer_of(outcome)
+        producer = outcome.producer
         rows = []
         for record in outcome.records:
             key, value = self.encode(record)
@@ -444,7 +445,7 @@ class ShardRuntime(ABC, Generic[S]):
         for record in outcome.records:
             hosted.shard.replay(record, producer)
 
-    def _reply(self, hosted: HostedShard[S], outcome: AnyOutcome) -> None:
+    def _reply(self, hosted: HostedShard[S], outcome: Outcome[Any]) -> None:
         """Send the replies when all records of the shard are durable."""
         deadline = self._clock.monotonic() + self.commit_timeout_ms / 1000
         waiter = _DurableWaiter(self, hosted, outcome, deadline)
@@ -454,7 +455,7 @@ class ShardRuntime(ABC, Generic[S]):
         partition = hosted.partition
         self._replicas.wait(partition, partition.until(acks=-1), hosted.end_offset, waiter)
 
-    def wait_without_deadline(self, hosted: HostedShard[S], outcome: AnyOutcome) -> None:
+    def wait_without_deadline(self, hosted: HostedShard[S], outcome: Outcome[Any]) -> None:
         """Wait without a deadline until the outcome is durable, then call ``on_durable``.
 
         The requests have already been refused with a timeout. The records are in the log and replayed, so the outcome
@@ -464,7 +465,7 @@ class ShardRuntime(ABC, Generic[S]):
         self._wait(hosted, _DurableWaiter(self, hosted, outcome, NEVER))
 
     def _on_append_failed(
-        self, hosted: HostedShard[S], names: Iterable[str], outcome: AnyOutcome, error: KafkaError, now: Moment
+        self, hosted: HostedShard[S], names: Iterable[str], outcome: Outcome[Any], error: KafkaError, now: Moment
     ) -> None:
         """Refuse the requests of the outcome, and discard the soft state that the operation may have changed."""
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
@@ -480,10 +481,10 @@ class ShardRuntime(ABC, Generic[S]):
         self.refuse(outcome.replies, code)
 
     @staticmethod
-    def refuse(replies: Iterable[tuple[Ticket, Message]], code: int) -> None:
+    def refuse(replies: Iterable[tuple[Ticket, Any]], code: int) -> None:
         """Complete the requests of these tickets with an error code instead of the replies."""
         for ticket, _ in replies:
-            ticket.answer(ticket.refuse(code))
+            ticket.refuse(code)
 
     def now(self) -> Moment:
         return Moment(self._clock.monotonic(), self._clock.wall_ms())
@@ -713,7 +714,7 @@ class ShardRuntime(ABC, Generic[S]):
             records = decide(hosted.shard, now)
             for start in range(0, len(records), _BATCH_RECORDS_MAX):
                 part = records[start : start + _BATCH_RECORDS_MAX]
-                self._perform(hosted, list(dict.fromkeys(map(name_of, part))), _RuntimeOutcome([], part), now)
+                self._perform(hosted, list(dict.fromkeys(map(name_of, part))), Outcome(records=part), now)
 
     async def verify(self) -> int:
         """Replay every log into a second shard and compare both. Return the number of shards that differ."""
@@ -745,9 +746,6 @@ class ShardRuntime(ABC, Generic[S]):
             self._unload(hosted)
 
 
-@dataclass(slots=True)
-class _RuntimeOutcome:
-    """An outcome that the runtime creates itself."""
-
-    replies: list[tuple[Ticket, Message]]
-    records: list[Any] = field(default_factory=list)
+def _stored(_: None) -> Message:
+    """Return the result of a wait for durability that succeeded; never sent to a client."""
+    return Message()

@@ -40,37 +40,28 @@ first join is parked stays for up to five minutes; in Ottla it leaves (``abandon
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, Ticket
+from ottla.broker.coordinators.outcome import NEVER, Moment, Ticket
 from ottla.broker.groups.classic_causes import ClassicJournal, subscription_change
 from ottla.broker.groups.classic_member import (
     CONSUMER,
-    NULL_PROTOCOL_FROM,
     ClassicMember,
-    Parked,
-    Pending,
-    Protocols,
+    PendingMember,
     joining_member,
     loaded_member,
-    protocols_of,
-    rebalance_timeout_ms,
-    reject_parked_join,
     replacement,
     subscribed_topics,
     sync_wait_ms,
 )
+from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
 from ottla.broker.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
+from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Protocols, Sender, Sync, SyncResult
 from ottla.broker.groups.subscription import Assignment, encode_assignment
 from ottla.model.errors import ErrorCode, Refused
-from ottla.wire.messages.describe_groups import DescribedGroup
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
-from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 EMPTY: Final = "Empty"
 PREPARING: Final = "PreparingRebalance"
@@ -84,13 +75,9 @@ ID_PREFIX_CHARACTERS_MAX: Final = 1000
 #: Lower bound of the join deadline that is set again when no member has joined.
 WAIT_AGAIN_MS_MIN: Final = 1000
 
-#: JoinGroup versions
-_MEMBER_ID_REQUIRED_FROM: Final = 4
-_SKIP_ASSIGNMENT_FROM: Final = 9
-#: the first version of LeaveGroup with several members
-_BATCH_LEAVE_FROM: Final = 3
-
 _NO_PARTITIONS: Final = encode_assignment(Assignment(version=0), 0)
+
+AnyOutcome = GroupOutcome[Any]
 
 # Kinds of deadlines; of two equal deadlines, the kind with the lower number is handled first.
 _PENDING, _SESSION, _JOIN, _SYNC = range(4)
@@ -101,7 +88,7 @@ class ClassicGroup:
 
     group_type: Final = "classic"
 
-    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
+    def __init__(self, group_id: str, context: GroupContext) -> None:
         self.group_id = group_id
         self._context = context
 
@@ -129,10 +116,10 @@ class ClassicGroup:
 
         # Parked requests and deadlines
         #: by the member id that was returned with MEMBER_ID_REQUIRED
-        self.pending: dict[str, Pending] = {}
+        self.pending: dict[str, PendingMember] = {}
         self._parked_joins = 0
         #: ticket of a parked JoinGroup or SyncGroup -> its member
-        self._waiting: dict[Ticket, ClassicMember] = {}
+        self._parked: dict[Ticket, ClassicMember] = {}
         #: ids of members that were told this generation and have not sent SyncGroup
         self._unsynced: set[str] = set()
         self._join_deadline = NEVER
@@ -179,37 +166,36 @@ class ClassicGroup:
         elif not self.members or not is_unassigned:
             return
         self._journal.note(cause or Cause(kind=CauseKind.COORDINATOR_MOVED), now)
-        self._prepare_rebalance(now, Outcome())
+        self._prepare_rebalance(now, GroupOutcome())
 
     # -- JoinGroup ----------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle JoinGroup (11) v0-v9. v1 rebalance timeout. v4 needs id. v5 static. v8 reason. v9 skip_assignment."""
-        out = Outcome()
-        parked = Parked(ticket, client.version)
-        member_id = request.member_id
+    def join(self, join: Join, ticket: Ticket, now: Moment) -> GroupOutcome[JoinResult]:
+        """Handle JoinGroup."""
+        out: GroupOutcome[JoinResult] = GroupOutcome()
+        member_id = join.member_id
         settings = self._context.settings
         shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-        if not shortest_ms <= request.session_timeout <= longest_ms:
-            reject_parked_join(parked, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
+        if not shortest_ms <= join.session_timeout_ms <= longest_ms:
+            _reject_join(ticket, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
         elif not self._has_room(member_id):
-            reject_parked_join(parked, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            _reject_join(ticket, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             self._remove_rejected(member_id, now, out)
         elif self.state == DEAD:
-            reject_parked_join(parked, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
-        elif not self._supports(request):
-            reject_parked_join(parked, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
+            _reject_join(ticket, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
+        elif not self._supports(join):
+            _reject_join(ticket, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
         elif not member_id:
-            self._join_new(request, client, parked, now, out)
-        elif member_id in self.pending and request.group_instance_id is None:
-            self._add(member_id, request, client, parked, now, out)
+            self._join_new(join, ticket, now, out)
+        elif member_id in self.pending and join.group_instance_id is None:
+            self._add(member_id, join, ticket, now, out)
         else:
             try:
-                member = self._known(member_id, request.group_instance_id)
+                member = self._known(member_id, join.group_instance_id)
             except Refused as refused:
-                reject_parked_join(parked, member_id, refused.code, out)
+                _reject_join(ticket, member_id, refused.code, out)
             else:
-                self._rejoin(member, request, parked, now, out)
+                self._rejoin(member, join, ticket, now, out)
         return out
 
     def _has_room(self, member_id: str) -> bool:
@@ -222,96 +208,91 @@ class ClassicGroup:
             return member is not None or len(self.members) < size_max
         return True
 
-    def _remove_rejected(self, member_id: str, now: Moment, out: Outcome) -> None:
+    def _remove_rejected(self, member_id: str, now: Moment, out: AnyOutcome) -> None:
         self.pending.pop(member_id, None)
         member = self.members.get(member_id)
         if member is not None:
             self._remove(member, out)
         self._maybe_complete_join(now, out)
 
-    def _supports(self, request: JoinGroupRequest) -> bool:
-        names = {each.name for each in request.protocols}
+    def _supports(self, join: Join) -> bool:
+        names = {name for name, _ in join.protocols}
         if self.state == EMPTY:
-            return bool(request.protocol_type and names)
-        return request.protocol_type == self.protocol_type and any(
+            return bool(join.protocol_type and names)
+        return join.protocol_type == self.protocol_type and any(
             self._supporters[name] == len(self.members) for name in names
         )
 
-    def _join_new(self, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome) -> None:
-        instance_id = request.group_instance_id
+    def _join_new(self, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
+        instance_id = join.group_instance_id
         # A client id may be as long as a protocol string can be; the member id must not exceed that length.
-        prefix = (client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
+        prefix = (join.client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
         member_id = f"{prefix}-{self._context.new_uuid()}"
         if instance_id is not None and instance_id in self._static:
-            self._replace_static(member_id, request, client, parked, now, out)
-        elif instance_id is not None or client.version < _MEMBER_ID_REQUIRED_FROM:
-            self._add(member_id, request, client, parked, now, out)
+            self._replace_static(member_id, join, ticket, now, out)
+        elif instance_id is not None or not join.needs_member_id:
+            self._add(member_id, join, ticket, now, out)
         else:
-            self.pending[member_id] = Pending(self._due_in(request.session_timeout, now), client.host)
-            reject_parked_join(parked, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
+            self.pending[member_id] = PendingMember(self._due_in(join.session_timeout_ms, now), join.client.host)
+            _reject_join(ticket, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
 
-    def _add(
-        self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
-    ) -> None:
+    def _add(self, member_id: str, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
         self.pending.pop(member_id, None)
-        member = joining_member(member_id, request, client, now)
+        member = joining_member(member_id, join, now)
         member.is_new = True
         member.session_deadline = self._due_in(NEW_MEMBER_TIMEOUT_MS, now)
-        self.protocol_type = request.protocol_type
+        self.protocol_type = join.protocol_type
         self._insert(member)
-        self._park_join(member, parked, out)
+        self._park_join(member, ticket, out)
         self._initial_has_new = True
-        self._journal.joined(member, request.reason, now)
+        self._journal.joined(member, join.reason, now)
         self._rebalance_or_complete(now, out)
 
-    def _rejoin(
-        self, member: ClassicMember, request: JoinGroupRequest, parked: Parked, now: Moment, out: Outcome
-    ) -> None:
-        """Handle the join of a known member. Repeat the response to a follower that joins with unchanged protocols."""
-        protocols = protocols_of(request)
+    def _rejoin(self, member: ClassicMember, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
+        """Handle the join of a known member. Repeat the result for a follower that joins with unchanged protocols."""
         is_leader = member.member_id == self.leader_id
+        is_same = join.protocols == member.protocols
         member.last_progress = now.monotonic_s
-        if protocols == member.protocols and (self.state == COMPLETING or (self.state == STABLE and not is_leader)):
+        if is_same and (self.state == COMPLETING or (self.state == STABLE and not is_leader)):
             self._renew(member, now)
-            out.replies.append((parked.ticket, self._generation_for(member, parked.version)))
+            out.replies.append((ticket, self._generation_for(member)))
             return
-        change = self._change_of(member, protocols)
+        change = self._change_of(member, join.protocols)
         if self.state != PREPARING:
-            self._journal.rejoined(member, request.reason, change, is_leader, now)
+            self._journal.rejoined(member, join.reason, change, is_leader, now)
         elif change:
             self._journal.note_member(CauseKind.SUBSCRIPTION_CHANGED, member, change, now)
-        self._refresh_subscription(member, request)
-        self._park_join(member, parked, out)
+        self._refresh_subscription(member, join)
+        self._park_join(member, ticket, out)
         self._rebalance_or_complete(now, out)
 
-    def _replace_static(
-        self, member_id: str, request: JoinGroupRequest, client: Client, parked: Parked, now: Moment, out: Outcome
-    ) -> None:
+    def _replace_static(self, member_id: str, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
         """Replace a static member that restarted without its member id, and fence the old member id."""
-        assert request.group_instance_id is not None
-        old = self.members.pop(self._static[request.group_instance_id])
+        assert join.group_instance_id is not None
+        old = self.members.pop(self._static[join.group_instance_id])
         leader_before = self.leader_id
         self._answer_join(old, ErrorCode.FENCED_INSTANCE_ID, out)
-        self._answer_sync(old, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID), out)
+        self._answer_sync(old, SyncResult(ErrorCode.FENCED_INSTANCE_ID), out)
         self._unsynced.discard(old.member_id)
-        member = self.members[member_id] = replacement(old, member_id, client, now)
-        self._static[request.group_instance_id] = member_id
+        member = self.members[member_id] = replacement(old, member_id, join.client, now)
+        self._static[join.group_instance_id] = member_id
         if self.leader_id == old.member_id:
             self.leader_id = member_id
-        self._refresh_subscription(member, request)
+        self._refresh_subscription(member, join)
         self._renew(member, now)
         is_protocol_kept = self.state == STABLE and self._choose_protocol() == self.protocol_name
         if is_protocol_kept and not self._subscription_changed(member, old):
-            response = self._generation_for(member, client.version)
-            response.skip_assignment = member_id == self.leader_id
-            if client.version < _SKIP_ASSIGNMENT_FROM:
+            result = self._generation_for(member)
+            if join.knows_skip_assignment:
+                result.skip_assignment = member_id == self.leader_id
+            else:
                 # Without skip_assignment, a client that sees itself as the leader computes an unneeded assignment.
-                response.leader, response.members, response.skip_assignment = leader_before or "", (), False
+                result.leader, result.members = leader_before or "", ()
             out.records.append(self._record())
-            out.replies.append((parked.ticket, response))
+            out.replies.append((ticket, result))
             return
-        self._journal.replaced(old, client, self._change_of(old, member.protocols), request.reason, now)
-        self._park_join(member, parked, out)
+        self._journal.replaced(old, join.client, self._change_of(old, member.protocols), join.reason, now)
+        self._park_join(member, ticket, out)
         self._rebalance_or_complete(now, out)
 
     def _subscription_changed(self, member: ClassicMember, old: ClassicMember) -> bool:
@@ -319,27 +300,27 @@ class ClassicGroup:
         before, after = old.metadata(self.protocol_name), member.metadata(self.protocol_name)
         return self.protocol_type == CONSUMER and subscribed_topics(before) != subscribed_topics(after)
 
-    def _refresh_subscription(self, member: ClassicMember, request: JoinGroupRequest) -> None:
+    def _refresh_subscription(self, member: ClassicMember, join: Join) -> None:
         self._supporters.subtract(member.protocol_names)
-        member.protocols = protocols_of(request)
+        member.protocols = join.protocols
         self._supporters.update(member.protocol_names)
-        member.rebalance_timeout_ms = rebalance_timeout_ms(request.rebalance_timeout, request.session_timeout)
-        member.session_timeout_ms = request.session_timeout
+        member.rebalance_timeout_ms = join.rebalance_timeout_ms
+        member.session_timeout_ms = join.session_timeout_ms
         member.is_from_log = False
 
     # -- the rebalance ------------------------------------------------------------------------------------------------
 
-    def _rebalance_or_complete(self, now: Moment, out: Outcome) -> None:
+    def _rebalance_or_complete(self, now: Moment, out: AnyOutcome) -> None:
         if self.state == PREPARING:
             self._maybe_complete_join(now, out)
         else:
             self._prepare_rebalance(now, out)
 
-    def _prepare_rebalance(self, now: Moment, out: Outcome) -> None:
+    def _prepare_rebalance(self, now: Moment, out: AnyOutcome) -> None:
         if self.state == COMPLETING:
             for member in self.members.values():
                 member.assignment = b""
-                if self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out):
+                if self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out):
                     self._renew(member, now)
         self._unsynced.clear()
         self._sync_deadline = NEVER
@@ -364,11 +345,11 @@ class ClassicGroup:
     def _have_all_joined(self) -> bool:
         return self._parked_joins == len(self.members) and not self.pending
 
-    def _maybe_complete_join(self, now: Moment, out: Outcome) -> None:
+    def _maybe_complete_join(self, now: Moment, out: AnyOutcome) -> None:
         if self.state == PREPARING and not self._is_initial and self._have_all_joined():
             self._complete_join(now, out)
 
-    def _end_join_wait(self, now: Moment, out: Outcome) -> None:
+    def _end_join_wait(self, now: Moment, out: AnyOutcome) -> None:
         if self._is_initial and self._initial_has_new and self._initial_remaining_ms > 0:
             remaining_ms = self._initial_remaining_ms
             self._initial_has_new = False
@@ -377,7 +358,7 @@ class ClassicGroup:
         else:
             self._complete_join(now, out)
 
-    def _complete_join(self, now: Moment, out: Outcome) -> None:
+    def _complete_join(self, now: Moment, out: AnyOutcome) -> None:
         """Start the next generation: all members joined, or the join deadline has passed."""
         timeout_ms = self._rebalance_timeout_ms()
         for member in [each for each in self.members.values() if each.parked_join is None and not each.is_static]:
@@ -401,8 +382,7 @@ class ClassicGroup:
         self._sync_deadline = self._due_in(sync_wait_ms(self._rebalance_timeout_ms()), now)
         for member in self.members.values():
             self._unsynced.add(member.member_id)
-            version = member.parked_join.version if member.parked_join is not None else 0
-            self._answer_join(member, self._generation_for(member, version), out)
+            self._answer_join(member, self._generation_for(member), out)
             member.is_new = False
             member.last_progress = now.monotonic_s
             self._renew(member, now)
@@ -423,48 +403,50 @@ class ClassicGroup:
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__)
 
-    def _generation_for(self, member: ClassicMember, version: int) -> JoinGroupResponse:
+    def _generation_for(self, member: ClassicMember) -> JoinResult:
         others = self.members.values() if member.member_id == self.leader_id else ()
-        return JoinGroupResponse(
-            generation_id=self.generation, protocol_type=self.protocol_type, leader=self.leader_id or "",
-            protocol_name=self.protocol_name or (None if version >= NULL_PROTOCOL_FROM else ""),
-            member_id=member.member_id, members=[each.described_to_leader(self.protocol_name) for each in others],
-        )  # fmt: skip
+        return JoinResult(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name or None,
+            leader=self.leader_id or "",
+            members=[each.seen_by_leader(self.protocol_name) for each in others],
+        )
 
     # -- SyncGroup ----------------------------------------------------------------------------------------------------
 
-    def sync(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle SyncGroup (14) v0-v5. v3 adds static members, v5 protocol type and name; null is not checked."""
-        out = Outcome()
+    def sync(self, sync: Sync, ticket: Ticket, now: Moment) -> GroupOutcome[SyncResult]:
+        """Handle SyncGroup."""
+        out: GroupOutcome[SyncResult] = GroupOutcome()
         try:
-            member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
-            self._check_protocol(request)
+            member = self._known_in_generation(sync.sender)
+            self._check_protocol(sync)
             if self.state == PREPARING:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         except Refused as refused:
-            out.replies.append((ticket, SyncGroupResponse(error_code=refused.code)))
+            out.result = SyncResult(refused.code)
             return out
         member.last_progress = now.monotonic_s
         self._unsynced.discard(member.member_id)
         if self.state == STABLE:
             self._renew(member, now)
-            out.replies.append((ticket, self._assignment_for(member)))
+            out.result = self._assignment_for(member)
             return out
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
-        member.parked_sync = Parked(ticket, client.version)
-        self._waiting[ticket] = member
+        self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out)
+        member.parked_sync = ticket
+        self._parked[ticket] = member
         if member.member_id == self.leader_id:
-            self._assign(request, now, out)
+            self._assign(sync.assignments, now, out)
         return out
 
-    def _check_protocol(self, request: SyncGroupRequest) -> None:
-        pairs = (request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)
+    def _check_protocol(self, sync: Sync) -> None:
+        pairs = (sync.protocol_type, self.protocol_type), (sync.protocol_name, self.protocol_name)
         if any(sent is not None and chosen is not None and sent != chosen for sent, chosen in pairs):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
-    def _assign(self, request: SyncGroupRequest, now: Moment, out: Outcome) -> None:
+    def _assign(self, assignments: Mapping[str, bytes], now: Moment, out: AnyOutcome) -> None:
         """Store the leader's assignments. A member that the leader left out gets an empty assignment."""
-        assignments = {each.member_id: each.assignment for each in request.assignments}
         empty = _NO_PARTITIONS if self.protocol_type == CONSUMER else b""
         self._enter(STABLE, now)
         for member in self.members.values():
@@ -474,83 +456,72 @@ class ClassicGroup:
         out.records.append(self._record())
         out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
 
-    def _assignment_for(self, member: ClassicMember) -> SyncGroupResponse:
-        return SyncGroupResponse(
-            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
-        )
+    def _assignment_for(self, member: ClassicMember) -> SyncResult:
+        return SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
 
     # -- Heartbeat, LeaveGroup, OffsetCommit --------------------------------------------------------------------------
 
-    def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle Heartbeat (12) v0-v4. v3 adds static members."""
-        code = ErrorCode.NONE
+    def heartbeat(self, sender: Sender, now: Moment) -> ErrorCode:
+        """Handle Heartbeat. The error code REBALANCE_IN_PROGRESS makes the member rejoin."""
         try:
-            member = self._known_in_generation(request.member_id, request.group_instance_id, request.generation_id)
+            member = self._known_in_generation(sender)
         except Refused as refused:
-            code = refused.code
-        else:
-            self._renew(member, now)
-            if self.state == PREPARING:
-                code = ErrorCode.REBALANCE_IN_PROGRESS
-        return Outcome(replies=[(ticket, HeartbeatResponse(error_code=code))])
+            return refused.code
+        self._renew(member, now)
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state == PREPARING else ErrorCode.NONE
 
     def leave(
-        self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment,
+        self,
+        leaving: Sequence[Leaving],
+        client: Client,
+        now: Moment,
         is_behind: Callable[[ClassicMember], bool] = lambda _: False,
-    ) -> Outcome:  # fmt: skip
-        """Handle LeaveGroup (13) v0-v5. Up to v2 one member and a top-level error code. v3 many members. v5 reasons.
-
-        ``is_behind`` returns whether a member has unread records; only the journal uses it.
-        """
-        out = Outcome()
-        response = LeaveGroupResponse()
+    ) -> GroupOutcome[LeaveResult]:
+        """Handle LeaveGroup. ``is_behind`` returns whether a member has unread records; only the journal uses it."""
+        out: GroupOutcome[LeaveResult] = GroupOutcome()
         size_before = len(self.members)
         if self.state == DEAD:
-            response.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        elif client.version < _BATCH_LEAVE_FROM:
-            response.error_code = self._leave_one(
-                MemberIdentity(member_id=request.member_id), client, is_behind, now, out
-            )
+            out.result = LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
-            response.members = [
-                MemberResponse(
-                    member_id=each.member_id, group_instance_id=each.group_instance_id,
-                    error_code=self._leave_one(each, client, is_behind, now, out),
-                )
-                for each in request.members
-            ]  # fmt: skip
+            codes = [self._remove_leaving(each, client, is_behind, now, out) for each in leaving]
+            out.result = LeaveResult(ErrorCode.NONE, codes)
         if len(self.members) < size_before and self.state in (COMPLETING, STABLE):
             self._prepare_rebalance(now, out)
         else:
             self._maybe_complete_join(now, out)
-        out.replies.append((ticket, response))
         return out
 
-    def _leave_one(
-        self, identity: MemberIdentity, client: Client, is_behind: Callable[[ClassicMember], bool], now: Moment,
-        out: Outcome,
-    ) -> ErrorCode:  # fmt: skip
+    def _remove_leaving(
+        self,
+        leaving: Leaving,
+        client: Client,
+        is_behind: Callable[[ClassicMember], bool],
+        now: Moment,
+        out: AnyOutcome,
+    ) -> ErrorCode:
         """Remove one member. An administrator removes a static member by its instance id, without a member id."""
-        if self.pending.pop(identity.member_id, None) is not None:
+        member_id, instance_id, reason = leaving
+        if self.pending.pop(member_id, None) is not None:
             return ErrorCode.NONE
-        by_instance = not identity.member_id and identity.group_instance_id is not None
-        member_id = self._static.get(identity.group_instance_id or "", "") if by_instance else identity.member_id
+        by_instance = not member_id and instance_id is not None
+        if by_instance:
+            member_id = self._static.get(instance_id or "", "")
         try:
-            member = self._known(member_id, identity.group_instance_id if member_id else None)
+            member = self._known(member_id, instance_id if member_id else None)
         except Refused as refused:
             return refused.code
-        self._journal.left(member, identity.reason, by_instance, is_behind(member), client, now)
+        self._journal.left(member, reason, client, now, by_instance=by_instance, is_behind=is_behind(member))
         self._remove(member, out)
         return ErrorCode.NONE
 
-    def abandon(self, ticket: Ticket, now: Moment) -> Outcome:
+    def abandon(self, ticket: Ticket, now: Moment) -> GroupOutcome[None]:
         """Answer a parked request whose client has closed the connection.
 
         A new dynamic member leaves, because its client never received its member id or generation. Any other member
         keeps its session, because its client may reconnect, or its process restart, with the same id.
         """
-        out = Outcome()
-        member = self._waiting.get(ticket)
+        out: GroupOutcome[None] = GroupOutcome()
+        member = self._parked.get(ticket)
         if member is None:
             return out
         if member.is_new and not member.is_static:
@@ -561,14 +532,11 @@ class ClassicGroup:
             return out
         member.is_new = False
         self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), out)
+        self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out)
         self._renew(member, now)
         return out
 
-    def check_commit(
-        self, member_id: str, group_instance_id: str | None, generation: int, now: Moment,
-        *, transactional: bool = False,
-    ) -> None:  # fmt: skip
+    def check_commit(self, sender: Sender, now: Moment, *, transactional: bool = False) -> None:
         """Raise Refused if the sender may not commit offsets; otherwise renew the member's session.
 
         Members may commit in their generation, and any client while the group is empty. A transactional commit is also
@@ -576,13 +544,13 @@ class ClassicGroup:
         """
         if self.state == DEAD:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if generation < 0 and self.state == EMPTY:
+        if sender.generation < 0 and self.state == EMPTY:
             return
-        if generation < 0 and not member_id and group_instance_id is None:
+        if sender.generation < 0 and not sender.member_id and sender.group_instance_id is None:
             if transactional:
                 return
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they may commit")
-        member = self._known_in_generation(member_id, group_instance_id, generation)
+        member = self._known_in_generation(sender)
         if self.state == COMPLETING and not transactional:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         member.last_progress = now.monotonic_s
@@ -590,9 +558,9 @@ class ClassicGroup:
 
     # -- deadlines ----------------------------------------------------------------------------------------------------
 
-    def expire(self, now: Moment) -> Outcome:
+    def expire(self, now: Moment) -> GroupOutcome[None]:
         """Handle all passed deadlines, in the order of the deadlines."""
-        out = Outcome()
+        out: GroupOutcome[None] = GroupOutcome()
         at = now.monotonic_s
         if at < self.wake_at:
             return out
@@ -614,7 +582,7 @@ class ClassicGroup:
         self._find_wake_at()
         return out
 
-    def _end_session(self, member: ClassicMember, now: Moment, out: Outcome) -> None:
+    def _end_session(self, member: ClassicMember, now: Moment, out: AnyOutcome) -> None:
         text = f"no heartbeat for {member.session_timeout_ms} ms"
         if member.is_new:
             text = f"its first join was not answered within {NEW_MEMBER_TIMEOUT_MS} ms"
@@ -625,12 +593,12 @@ class ClassicGroup:
         else:
             self._prepare_rebalance(now, out)
 
-    def _complete_if_all_joined(self, now: Moment, out: Outcome) -> None:
+    def _complete_if_all_joined(self, now: Moment, out: AnyOutcome) -> None:
         """Complete the join if all members joined. As in Kafka, an expiry also ends the initial rebalance delay."""
         if self.state == PREPARING and self._have_all_joined():
             self._complete_join(now, out)
 
-    def _end_sync_wait(self, now: Moment, out: Outcome) -> None:
+    def _end_sync_wait(self, now: Moment, out: AnyOutcome) -> None:
         self._sync_deadline = NEVER
         if not self._unsynced:
             return
@@ -640,12 +608,12 @@ class ClassicGroup:
             self._remove(member, out)
         self._prepare_rebalance(now, out)
 
-    def retire(self, error_code: ErrorCode) -> Outcome:
+    def retire(self, error_code: ErrorCode) -> GroupOutcome[None]:
         """Answer all parked requests with this error code and stop the group. The stored record does not change."""
-        out = Outcome()
+        out: GroupOutcome[None] = GroupOutcome()
         for member in self.members.values():
             self._answer_join(member, error_code, out)
-            self._answer_sync(member, SyncGroupResponse(error_code=error_code), out)
+            self._answer_sync(member, SyncResult(error_code), out)
         self.pending.clear()
         self.state = DEAD
         self._join_deadline = self._sync_deadline = self.wake_at = NEVER
@@ -687,15 +655,6 @@ class ClassicGroup:
         """Return whether a member may read this topic: any topic, if a consumer's metadata cannot be decoded."""
         return self.protocol_type == CONSUMER if self._topics is None else topic in self._topics
 
-    def describe(self, version: int) -> DescribedGroup:
-        """Return the DescribeGroups (15) response of every version. Only a Stable group has a protocol and metadata."""
-        protocol = self.protocol_name if self.state == STABLE else None
-        return DescribedGroup(
-            group_id=self.group_id, group_state=self.state, protocol_type=self.protocol_type or "",
-            protocol_data=protocol or "",
-            members=[each.described(protocol) for each in self.members.values()],
-        )  # fmt: skip
-
     # -- members ------------------------------------------------------------------------------------------------------
 
     def _known(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
@@ -711,12 +670,12 @@ class ClassicGroup:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join again")
         return member
 
-    def _known_in_generation(self, member_id: str, group_instance_id: str | None, generation: int) -> ClassicMember:
+    def _known_in_generation(self, sender: Sender) -> ClassicMember:
         if self.state == DEAD:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        member = self._known(member_id, group_instance_id)
-        if generation != self.generation:
-            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}, not {generation}")
+        member = self._known(sender.member_id, sender.group_instance_id)
+        if sender.generation != self.generation:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}, not {sender.generation}")
         return member
 
     def _insert(self, member: ClassicMember) -> None:
@@ -727,10 +686,10 @@ class ClassicGroup:
         if self.leader_id is None:
             self.leader_id = member.member_id
 
-    def _remove(self, member: ClassicMember, out: Outcome) -> None:
+    def _remove(self, member: ClassicMember, out: AnyOutcome) -> None:
         """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, so that its client joins as new."""
         self._answer_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        self._answer_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID), out)
         del self.members[member.member_id]
         self._supporters.subtract(member.protocol_names)
         self._unsynced.discard(member.member_id)
@@ -739,32 +698,32 @@ class ClassicGroup:
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
 
-    def _park_join(self, member: ClassicMember, parked: Parked, out: Outcome) -> None:
+    def _park_join(self, member: ClassicMember, ticket: Ticket, out: AnyOutcome) -> None:
         self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
-        member.parked_join = parked
-        self._waiting[parked.ticket] = member
+        member.parked_join = ticket
+        self._parked[ticket] = member
         self._parked_joins += 1
 
-    def _answer_join(self, member: ClassicMember, answer: JoinGroupResponse | ErrorCode, out: Outcome) -> None:
-        parked = member.parked_join
-        if parked is None:
+    def _answer_join(self, member: ClassicMember, result: JoinResult | ErrorCode, out: AnyOutcome) -> None:
+        ticket = member.parked_join
+        if ticket is None:
             return
         member.parked_join = None
-        del self._waiting[parked.ticket]
+        del self._parked[ticket]
         self._parked_joins -= 1
-        if isinstance(answer, JoinGroupResponse):
-            out.replies.append((parked.ticket, answer))
+        if isinstance(result, JoinResult):
+            out.replies.append((ticket, result))
         else:
-            member_id = "" if answer is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            reject_parked_join(parked, member_id, answer, out)
+            member_id = "" if result is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            _reject_join(ticket, member_id, result, out)
 
-    def _answer_sync(self, member: ClassicMember, response: SyncGroupResponse, out: Outcome) -> bool:
-        parked = member.parked_sync
-        if parked is None:
+    def _answer_sync(self, member: ClassicMember, result: SyncResult, out: AnyOutcome) -> bool:
+        ticket = member.parked_sync
+        if ticket is None:
             return False
         member.parked_sync = None
-        del self._waiting[parked.ticket]
-        out.replies.append((parked.ticket, response))
+        del self._parked[ticket]
+        out.replies.append((ticket, result))
         return True
 
     # -- derived state ------------------------------------------------------------------------------------------------
@@ -798,3 +757,7 @@ class ClassicGroup:
             member.protocols, protocols, protocol_type=self.protocol_type, chosen=self.protocol_name,
             is_from_log=member.is_from_log,
         )  # fmt: skip
+
+
+def _reject_join(ticket: Ticket, member_id: str, code: ErrorCode, out: AnyOutcome) -> None:
+    out.replies.append((ticket, JoinResult(error_code=code, member_id=member_id)))

@@ -10,9 +10,11 @@ from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Topics
-from ottla.broker.groups.classic_member import CONSUMER, ClassicMember, Protocols, subscribed_topics
+from ottla.broker.coordinators.outcome import Moment, Topics
+from ottla.broker.groups.classic_member import CONSUMER, ClassicMember, subscribed_topics
+from ottla.broker.groups.context import GroupContext
 from ottla.broker.groups.journal import CAUSES_MAX, Cause, CauseKind, Rebalance
+from ottla.broker.groups.requests import Protocols
 
 #: texts that Java clients send in ``reason``; more text may follow
 _REASON_ADMIN = "member was removed by an admin"
@@ -26,7 +28,7 @@ _NAMES_MAX = 3
 class ClassicJournal:
     """Collects the causes of the rebalances of one group."""
 
-    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
+    def __init__(self, group_id: str, context: GroupContext) -> None:
         self._group_id = group_id
         self._context = context
         self._rebalance: _OngoingRebalance | None = None
@@ -83,7 +85,14 @@ class ClassicJournal:
         self.note(_cause(CauseKind.STATIC_MEMBER_FENCED, old, taken, change, reason), now)
 
     def left(
-        self, member: ClassicMember, reason: str | None, by_instance: bool, is_behind: bool, client: Client, now: Moment
+        self,
+        member: ClassicMember,
+        reason: str | None,
+        client: Client,
+        now: Moment,
+        *,
+        by_instance: bool,
+        is_behind: bool,
     ) -> None:
         """Add the cause for a LeaveGroup: the member left, an administrator removed it, or it stopped polling.
 

@@ -6,33 +6,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import NEVER, Moment, Outcome, Ticket
+from ottla.broker.coordinators.outcome import NEVER, Moment, Ticket
 from ottla.broker.groups.records import MemberMetadata
+from ottla.broker.groups.requests import Join, LeaderView, Protocols
 from ottla.broker.groups.subscription import decode_subscription
-from ottla.model.errors import ErrorCode
 from ottla.wire import WireError
-from ottla.wire.messages.describe_groups import DescribedGroupMember
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-
-#: name and metadata of the protocols (assignment strategies) that a member supports, the most preferred first
-Protocols = tuple[tuple[str, bytes], ...]
 
 #: the protocol type whose metadata the coordinator can decode
 CONSUMER = "consumer"
-#: the first version of JoinGroup in which a missing protocol name is null
-NULL_PROTOCOL_FROM = 7
 _SYNC_WAIT_MS_MIN = 1000
 
 
-class Parked(NamedTuple):
-    """A JoinGroup or SyncGroup that is answered later."""
-
-    ticket: Ticket
-    #: of the request, because the version decides whether a missing protocol name is null or empty
-    version: int
-
-
-class Pending(NamedTuple):
+class PendingMember(NamedTuple):
     """A member id that was given out with MEMBER_ID_REQUIRED."""
 
     deadline: float
@@ -58,8 +43,8 @@ class ClassicMember:
     is_new: bool = False
     #: was loaded from the log and has not joined since
     is_from_log: bool = False
-    parked_join: Parked | None = None
-    parked_sync: Parked | None = None
+    parked_join: Ticket | None = None
+    parked_sync: Ticket | None = None
     #: monotonic seconds; ignored while ``expires_at`` returns NEVER
     session_deadline: float = NEVER
     #: monotonic seconds of its last join, sync or commit; a member that only sends heartbeats does not poll
@@ -97,20 +82,8 @@ class ClassicMember:
         """Return the member's most preferred protocol among the candidates."""
         return next(name for name, _ in self.protocols if name in candidates)
 
-    def described_to_leader(self, protocol: str | None) -> JoinGroupResponseMember:
-        return JoinGroupResponseMember(
-            member_id=self.member_id, group_instance_id=self.group_instance_id, metadata=self.metadata(protocol)
-        )
-
-    def described(self, protocol: str | None) -> DescribedGroupMember:
-        return DescribedGroupMember(
-            member_id=self.member_id,
-            group_instance_id=self.group_instance_id,
-            client_id=self.client_id,
-            client_host=self.client_host,
-            member_metadata=self.metadata(protocol),
-            member_assignment=self.assignment,
-        )
+    def seen_by_leader(self, protocol: str | None) -> LeaderView:
+        return LeaderView(self.member_id, self.group_instance_id, self.metadata(protocol))
 
     def stored(self, protocol: str | None) -> MemberMetadata:
         return MemberMetadata(
@@ -125,16 +98,16 @@ class ClassicMember:
         )
 
 
-def joining_member(member_id: str, request: JoinGroupRequest, client: Client, now: Moment) -> ClassicMember:
+def joining_member(member_id: str, join: Join, now: Moment) -> ClassicMember:
     """Return a new member with the properties of this request."""
     return ClassicMember(
         member_id=member_id,
-        group_instance_id=request.group_instance_id,
-        client_id=client.client_id,
-        client_host=client.host,
-        rebalance_timeout_ms=rebalance_timeout_ms(request.rebalance_timeout, request.session_timeout),
-        session_timeout_ms=request.session_timeout,
-        protocols=protocols_of(request),
+        group_instance_id=join.group_instance_id,
+        client_id=join.client.client_id,
+        client_host=join.client.host,
+        rebalance_timeout_ms=join.rebalance_timeout_ms,
+        session_timeout_ms=join.session_timeout_ms,
+        protocols=join.protocols,
         last_progress=now.monotonic_s,
     )
 
@@ -146,7 +119,8 @@ def loaded_member(stored: MemberMetadata, protocol: str | None, now: Moment) -> 
         group_instance_id=stored.group_instance_id,
         client_id=stored.client_id,
         client_host=stored.client_host,
-        rebalance_timeout_ms=rebalance_timeout_ms(stored.rebalance_timeout, stored.session_timeout),
+        # Version 0 of the record has no rebalance timeout.
+        rebalance_timeout_ms=stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout,
         session_timeout_ms=stored.session_timeout,
         protocols=((protocol or "", stored.subscription),),
         assignment=stored.assignment,
@@ -170,21 +144,6 @@ def replacement(old: ClassicMember, member_id: str, client: Client, now: Moment)
     )
 
 
-def joining_bytes(request: JoinGroupRequest, client: Client) -> int:
-    """Return the ``size_bytes`` of the member that this request asks for, about."""
-    names = len(client.client_id) + len(request.group_instance_id or "")
-    return names + sum(len(each.name) + len(each.metadata) for each in request.protocols)
-
-
-def protocols_of(request: JoinGroupRequest) -> Protocols:
-    return tuple((each.name, each.metadata) for each in request.protocols)
-
-
-def rebalance_timeout_ms(requested_ms: int, session_timeout_ms: int) -> int:
-    """Return the requested timeout, or the session timeout for JoinGroup version 0, which has no rebalance timeout."""
-    return requested_ms if requested_ms >= 0 else session_timeout_ms
-
-
 def sync_wait_ms(timeout_ms: int) -> int:
     """Return the time that members have for SyncGroup: the rebalance timeout, or a second if that is longer.
 
@@ -200,14 +159,3 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
         return frozenset(decode_subscription(metadata).topics)
     except WireError:
         return None
-
-
-def join_error(member_id: str, code: int, version: int) -> JoinGroupResponse:
-    """Return a JoinGroup response with this error code."""
-    protocol = None if version >= NULL_PROTOCOL_FROM else ""
-    return JoinGroupResponse(member_id=member_id, error_code=code, protocol_name=protocol)
-
-
-def reject_parked_join(parked: Parked, member_id: str, code: ErrorCode, out: Outcome) -> None:
-    """Answer a JoinGroup with this error code."""
-    out.replies.append((parked.ticket, join_error(member_id, code, parked.version)))

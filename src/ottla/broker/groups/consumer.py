@@ -44,14 +44,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import Moment, Outcome, Ticket
-from ottla.broker.groups.classic_member import join_error, sync_wait_ms
+from ottla.broker.coordinators.outcome import Moment
+from ottla.broker.groups.classic_member import sync_wait_ms
 from ottla.broker.groups.consumer_causes import cause_of
 from ottla.broker.groups.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
 from ottla.broker.groups.consumer_stored import Draft
+from ottla.broker.groups.context import GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
 from ottla.broker.groups.reconcile import STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, from_sets
 from ottla.broker.groups.records import (
@@ -61,6 +62,7 @@ from ottla.broker.groups.records import (
     CoordinatorRecord,
     TopicPartitions,
 )
+from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
 from ottla.broker.groups.subscription import (
     Assignment,
     PartitionsByTopic,
@@ -72,20 +74,12 @@ from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import WireError
 from ottla.wire.messages import consumer_group_describe as wire_describe
 from ottla.wire.messages import consumer_group_heartbeat as wire_heartbeat
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
-from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 LEAVE_EPOCH: Final = -1
 PROTOCOL_TYPE: Final = "consumer"
 
 #: the first version of ConsumerGroupHeartbeat in which the client generates its member id
 _CLIENT_MEMBER_ID_FROM: Final = 1
-#: the first version of JoinGroup that returns MEMBER_ID_REQUIRED to a member without an id
-_MEMBER_ID_REQUIRED_FROM: Final = 4
-#: the first version of LeaveGroup that returns an error code per member
-_BATCH_LEAVE_FROM: Final = 3
 #: the first version of OffsetCommit with a member epoch
 _COMMIT_EPOCH_FROM: Final = 9
 
@@ -126,11 +120,9 @@ class ConsumerGroup(GroupSteps):
     def is_subscribed(self, topic: str) -> bool:
         return topic in self.stored.subscribed_topics()
 
-    def check_commit(
-        self, member_id: str, group_instance_id: str | None, epoch: int, now: Moment, version: int,
-        *, transactional: bool = False,
-    ) -> None:  # fmt: skip
+    def check_commit(self, sender: Sender, version: int, *, transactional: bool = False) -> None:
         """Raise Refused if this member may not commit offsets now."""
+        member_id, _, epoch = sender
         if epoch < 0 and (self.is_empty or transactional):
             return  # an administrator, a consumer that assigns its own partitions, or an old producer
         member = self._member(member_id)
@@ -187,11 +179,11 @@ class ConsumerGroup(GroupSteps):
     # -- the consumer protocol ---------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
-    ) -> Outcome:
+        self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, client: Client, now: Moment
+    ) -> GroupOutcome[wire_heartbeat.ConsumerGroupHeartbeatResponse]:
         """Handle ConsumerGroupHeartbeat (68) v0-v1. v1 adds subscription by regular expression and client-made ids."""
         with Draft(self.stored) as draft:
-            outcome = Outcome(records=draft.records)
+            outcome: GroupOutcome[wire_heartbeat.ConsumerGroupHeartbeatResponse] = GroupOutcome(records=draft.records)
             try:
                 check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
                 if request.member_epoch < 0:
@@ -202,9 +194,9 @@ class ConsumerGroup(GroupSteps):
                 response = wire_heartbeat.ConsumerGroupHeartbeatResponse(
                     error_code=error.code, error_message=str(error) or None
                 )
-                return Outcome(replies=[(ticket, response)])
+                return GroupOutcome(result=response)
             self._maybe_finish(draft, outcome, now)
-        outcome.replies.append((ticket, response))
+        outcome.result = response
         return outcome
 
     def _heartbeat(
@@ -212,7 +204,7 @@ class ConsumerGroup(GroupSteps):
         request: wire_heartbeat.ConsumerGroupHeartbeatRequest,
         client: Client,
         draft: Draft,
-        outcome: Outcome,
+        outcome: GroupOutcome[Any],
         now: Moment,
     ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
         stored = self.stored
@@ -259,7 +251,11 @@ class ConsumerGroup(GroupSteps):
         )
 
     def _leave(
-        self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, draft: Draft, outcome: Outcome, now: Moment
+        self,
+        request: wire_heartbeat.ConsumerGroupHeartbeatRequest,
+        draft: Draft,
+        outcome: GroupOutcome[Any],
+        now: Moment,
     ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
         member_id, instance_id = request.member_id, request.instance_id
         member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
@@ -280,41 +276,35 @@ class ConsumerGroup(GroupSteps):
 
     # -- members of the classic protocol -----------------------------------------------------------------------------
 
-    def join_classic(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle JoinGroup (11) without parking it. The generation is the member epoch, and there is no leader."""
+    def join_classic(self, join: Join, now: Moment) -> GroupOutcome[JoinResult]:
+        """Handle JoinGroup without parking it. The generation is the member epoch, and there is no leader."""
         with Draft(self.stored) as draft:
-            outcome = Outcome(records=draft.records)
+            outcome: GroupOutcome[JoinResult] = GroupOutcome(records=draft.records)
             try:
-                response = self._join_classic(request, client, draft, outcome, now)
+                outcome.result = self._join_classic(join, draft, outcome, now)
             except KafkaError as error:
                 # Only INVALID_SESSION_TIMEOUT, which does not depend on the group, returns the member id.
-                member_id = request.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
-                return Outcome(replies=[(ticket, join_error(member_id, error.code, client.version))])
+                member_id = join.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
+                return GroupOutcome(result=JoinResult(error_code=error.code, member_id=member_id))
             self._maybe_finish(draft, outcome, now)
-        outcome.replies.append((ticket, response))
         return outcome
 
-    def _join_classic(
-        self, request: JoinGroupRequest, client: Client, draft: Draft, outcome: Outcome, now: Moment
-    ) -> JoinGroupResponse:
-        stored = self.stored
-        instance_id = request.group_instance_id
-        member_id = request.member_id or self._context.new_uuid()
-        self._check_join(request, member_id)
-        if not request.member_id and instance_id is None and client.version >= _MEMBER_ID_REQUIRED_FROM:
-            return join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED, client.version)
-        subscription = _subscription(request)
+    def _join_classic(self, join: Join, draft: Draft, outcome: GroupOutcome[Any], now: Moment) -> JoinResult:
+        stored, client = self.stored, join.client
+        instance_id = join.group_instance_id
+        member_id = join.member_id or self._context.new_uuid()
+        self._check_join(join, member_id)
+        if not join.member_id and instance_id is None and join.needs_member_id:
+            return JoinResult(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        subscription = _subscription(join)
         count, causes = len(stored.members), list[Cause]()
         if instance_id is not None:
-            if request.member_id:
+            if join.member_id:
                 self._check_instance(instance_id, member_id)
             else:
                 self._replace_static(instance_id, member_id, True, draft, causes)
         before = stored.members.get(member_id)
         known = before or _new_member(client)
-        # JoinGroup version 0 has no rebalance timeout.
-        rebalance_timeout_ms = request.rebalance_timeout if request.rebalance_timeout >= 0 else request.session_timeout
-        protocols = tuple((each.name, bytes(each.metadata)) for each in request.protocols)
         member = ConsumerGroupMemberMetadataValue(
             instance_id=known.instance_id if instance_id is None else instance_id,
             rack_id=subscription.rack_id or known.rack_id,
@@ -322,44 +312,43 @@ class ConsumerGroup(GroupSteps):
             client_host=client.host,
             subscribed_topic_names=tuple(sorted(set(subscription.topics))),
             subscribed_topic_regex="",
-            rebalance_timeout_ms=rebalance_timeout_ms,
+            rebalance_timeout_ms=join.rebalance_timeout_ms,
             server_assignor=known.server_assignor,
             classic_member_metadata=ClassicMemberMetadata(
-                session_timeout_ms=request.session_timeout, supported_protocols=protocols
+                session_timeout_ms=join.session_timeout_ms, supported_protocols=join.protocols
             ),
         )
         changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
         self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
         current = self._reconcile(member_id, self._by_id(subscription.owned_partitions), changed, draft, now)
         self._deadlines[Wait.JOIN].pop(member_id, None)
-        self._wait(Wait.SESSION, member_id, request.session_timeout, now)
-        self._wait(Wait.SYNC, member_id, sync_wait_ms(rebalance_timeout_ms), now)
-        return JoinGroupResponse(
+        self._wait(Wait.SESSION, member_id, join.session_timeout_ms, now)
+        self._wait(Wait.SYNC, member_id, sync_wait_ms(join.rebalance_timeout_ms), now)
+        return JoinResult(
             member_id=member_id,
-            generation_id=current.member_epoch,
+            generation=current.member_epoch,
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=protocols[0][0],
+            protocol_name=join.protocols[0][0],
         )
 
-    def _check_join(self, request: JoinGroupRequest, member_id: str) -> None:
+    def _check_join(self, join: Join, member_id: str) -> None:
         """Raise Refused if the session timeout or the protocols are invalid, or if the group is full."""
         settings, stored = self._context.settings, self.stored
         shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-        if not shortest <= request.session_timeout <= longest:
+        if not shortest <= join.session_timeout_ms <= longest:
             raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
         self._check_size(member_id)
-        names = {each.name for each in request.protocols}
-        is_supported = any(stored.classic_protocols[name] == stored.classic_count for name in names)
-        if request.protocol_type != PROTOCOL_TYPE or not is_supported:
+        is_supported = any(stored.classic_protocols[name] == stored.classic_count for name, _ in join.protocols)
+        if join.protocol_type != PROTOCOL_TYPE or not is_supported:
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
-    def sync_classic(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle SyncGroup (14): respond with the assignment that the coordinator computed."""
+    def sync_classic(self, sync: Sync, now: Moment) -> SyncResult:
+        """Handle SyncGroup: return the assignment that the coordinator computed."""
         try:
-            member_id = request.member_id
-            classic = self._check_classic(member_id, request.group_instance_id, request.generation_id)
+            member_id = sync.sender.member_id
+            classic = self._check_classic(sync.sender)
             protocol, metadata = classic.supported_protocols[0]
-            if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
+            if sync.protocol_type not in (None, PROTOCOL_TYPE) or sync.protocol_name not in (None, protocol):
                 raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             current = self.stored.current(member_id)
             # A member that must revoke partitions has joined this rebalance; its next Heartbeat tells it to rejoin.
@@ -367,23 +356,20 @@ class ConsumerGroup(GroupSteps):
                 self._await_join(member_id, now)
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
-            return Outcome(replies=[(ticket, SyncGroupResponse(error_code=error.code))])
+            return SyncResult(error.code)
         self._deadlines[Wait.SYNC].pop(member_id, None)
         self._wait(Wait.SESSION, member_id, classic.session_timeout_ms, now)
         version = decode_subscription(metadata).version
         assignment = Assignment(partitions=self._by_name(current.assigned_partitions), version=version)
-        response = SyncGroupResponse(
-            protocol_type=request.protocol_type,
-            protocol_name=request.protocol_name,
-            assignment=encode_assignment(assignment, version),
+        return SyncResult(
+            ErrorCode.NONE, sync.protocol_type, sync.protocol_name, encode_assignment(assignment, version)
         )
-        return Outcome(replies=[(ticket, response)])
 
-    def heartbeat_classic(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle Heartbeat (12): respond REBALANCE_IN_PROGRESS if a rejoin would assign or revoke partitions."""
+    def heartbeat_classic(self, sender: Sender, now: Moment) -> ErrorCode:
+        """Handle Heartbeat: return REBALANCE_IN_PROGRESS if a rejoin would assign or revoke partitions."""
+        member_id = sender.member_id
         try:
-            member_id = request.member_id
-            classic = self._check_classic(member_id, request.group_instance_id, request.generation_id)
+            classic = self._check_classic(sender)
             self._wait(Wait.SESSION, member_id, classic.session_timeout_ms, now)
             current = self.stored.current(member_id)
             if (
@@ -394,50 +380,40 @@ class ConsumerGroup(GroupSteps):
                 self._await_join(member_id, now)
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         except KafkaError as error:
-            return Outcome(replies=[(ticket, HeartbeatResponse(error_code=error.code))])
-        return Outcome(replies=[(ticket, HeartbeatResponse())])
+            return error.code
+        return ErrorCode.NONE
 
-    def leave_classic(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle LeaveGroup (13), with which an administrator also removes members of either protocol."""
-        is_batch = client.version >= _BATCH_LEAVE_FROM
-        identities = request.members if is_batch else [MemberIdentity(member_id=request.member_id)]
-        leaving: dict[str, Cause] = {}
-        answers = []
-        for identity in identities:
-            code = ErrorCode.NONE
+    def leave_classic(self, leaving: Sequence[Leaving], now: Moment) -> GroupOutcome[LeaveResult]:
+        """Handle LeaveGroup, with which an administrator also removes members of either protocol."""
+        removed: dict[str, Cause] = {}
+        codes = []
+        for each in leaving:
             try:
-                member_id, cause = self._leave_classic(identity)
-                leaving[member_id] = cause
+                member_id, cause = self._find_leaving(each)
+                removed[member_id] = cause
+                codes.append(ErrorCode.NONE)
             except KafkaError as error:
-                code = error.code
-            answers.append(
-                MemberResponse(
-                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
-                )
-            )
+                codes.append(error.code)
+        result = LeaveResult(ErrorCode.NONE, codes)
         with Draft(self.stored) as draft:
-            outcome = Outcome(records=draft.records)
-            if leaving:
-                self._remove(leaving, draft, outcome, now)
+            outcome: GroupOutcome[LeaveResult] = GroupOutcome(records=draft.records, result=result)
+            if removed:
+                self._remove(removed, draft, outcome, now)
                 self._maybe_finish(draft, outcome, now)
-        if is_batch:
-            response = LeaveGroupResponse(members=answers)
-        else:
-            response = LeaveGroupResponse(error_code=answers[0].error_code)
-        outcome.replies.append((ticket, response))
         return outcome
 
-    def _leave_classic(self, identity: MemberIdentity) -> tuple[str, Cause]:
+    def _find_leaving(self, leaving: Leaving) -> tuple[str, Cause]:
         """Return the id of the member to remove and the cause. Raise Refused if there is no such member."""
-        member_id, instance_id = identity.member_id, identity.group_instance_id
+        member_id, instance_id, reason = leaving
         kind = CauseKind.LEFT
         if instance_id is not None and not member_id:
             member_id, kind = self.stored.static_members.get(instance_id, ""), CauseKind.REMOVED
         member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
-        return member_id, cause_of(kind, member_id, member, identity.reason or "")
+        return member_id, cause_of(kind, member_id, member, reason or "")
 
-    def _check_classic(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMemberMetadata:
+    def _check_classic(self, sender: Sender) -> ClassicMemberMetadata:
         """Return the metadata of a classic member. Raise Refused if it is not one, or not in this generation."""
+        member_id, instance_id, generation = sender
         member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
         if member.classic_member_metadata is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -471,9 +447,9 @@ class ConsumerGroup(GroupSteps):
     def tombstones(self) -> list[CoordinatorRecord]:
         return self.stored.tombstones()
 
-    def retire(self, error_code: ErrorCode) -> Outcome:
+    def retire(self, error_code: ErrorCode) -> GroupOutcome[None]:
         """Return an empty outcome, because this group never parks a request."""
-        return Outcome()
+        return GroupOutcome()
 
 
 def check_heartbeat(
@@ -508,13 +484,13 @@ def check_heartbeat(
         )
 
 
-def _subscription(request: JoinGroupRequest) -> Subscription:
+def _subscription(join: Join) -> Subscription:
     """Return the subscription in the first protocol; all protocols of a member have the same subscription.
 
     :raises Refused: if it cannot be decoded.
     """
     try:
-        return decode_subscription(bytes(request.protocols[0].metadata))
+        return decode_subscription(join.protocols[0][1])
     except WireError:
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 

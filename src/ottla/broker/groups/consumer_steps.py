@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from ottla.broker.client import MaySee
-from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome
+from ottla.broker.coordinators.outcome import NEVER, Moment
 from ottla.broker.groups.assignors import ASSIGNORS, MemberSpec
 from ottla.broker.groups.consumer_causes import RebalanceWatch, TopicsSeen, cause_of, listed, subscription_change
 from ottla.broker.groups.consumer_stored import Draft, StoredGroup, metadata_hash
+from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
 from ottla.broker.groups.reconcile import UNREVOKED_PARTITIONS, Goal, is_reconciled, is_subset, reconcile
 from ottla.broker.groups.records import (
@@ -72,7 +73,7 @@ _MISSED: Final[Mapping[Wait, tuple[CauseKind, str]]] = {
 class GroupSteps:
     """The durable and the soft state of a group, and the steps that emit records."""
 
-    def __init__(self, group_id: str, context: CoordinatorContext) -> None:
+    def __init__(self, group_id: str, context: GroupContext) -> None:
         self.group_id = group_id
         self.stored = StoredGroup(group_id)
         #: monotonic seconds; no deadline is earlier
@@ -112,7 +113,7 @@ class GroupSteps:
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
-    def expire(self, now: Moment) -> Outcome:
+    def expire(self, now: Moment) -> GroupOutcome[None]:
         """Remove all members that missed a deadline, in one group epoch, and compute ``wake_at``."""
         late: dict[str, Cause] = {}
         self.wake_at = NEVER
@@ -129,7 +130,7 @@ class GroupSteps:
                     kind, detail = _MISSED[wait]
                     late.setdefault(member_id, cause_of(kind, member_id, member, detail))
         with Draft(self.stored) as draft:
-            outcome = Outcome(records=draft.records)
+            outcome: GroupOutcome[None] = GroupOutcome(records=draft.records)
             if late:
                 self._remove(late, draft, outcome, now)
                 self._maybe_finish(draft, outcome, now)
@@ -295,7 +296,7 @@ class GroupSteps:
     # -- step 3: bump the group epoch --------------------------------------------------------------------------------
 
     def _maybe_bump(
-        self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: Outcome, now: Moment,
+        self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: GroupOutcome[Any], now: Moment,
         may_see: MaySee | None = None,
     ) -> None:  # fmt: skip
         """Bump the group epoch if the subscription, the regular expressions' matches or the topics changed.
@@ -338,14 +339,20 @@ class GroupSteps:
                 causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=listed(changes)))
 
     def _bump(
-        self, hashed: int, counts: tuple[int, int], causes: Sequence[Cause], draft: Draft, outcome: Outcome, now: Moment
+        self,
+        hashed: int,
+        counts: tuple[int, int],
+        causes: Sequence[Cause],
+        draft: Draft,
+        outcome: GroupOutcome[Any],
+        now: Moment,
     ) -> None:
         epoch = self.stored.epoch + 1
         value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=hashed)
         draft.emit(ConsumerGroupMetadataKey(self.group_id), value)
         outcome.rebalances.extend(self._watch.begin(epoch, counts, causes, now))
 
-    def _remove(self, leaving: Mapping[str, Cause], draft: Draft, outcome: Outcome, now: Moment) -> None:
+    def _remove(self, leaving: Mapping[str, Cause], draft: Draft, outcome: GroupOutcome[Any], now: Moment) -> None:
         """Remove these members and bump the group epoch. The next heartbeat computes a target without them."""
         count = len(self.stored.members)
         for member_id in leaving:
@@ -355,7 +362,7 @@ class GroupSteps:
         hashed = metadata_hash(self.stored.subscribed_topics(), self._context.topics)
         self._bump(hashed, (count, len(self.stored.members)), list(leaving.values()), draft, outcome, now)
 
-    def _maybe_finish(self, draft: Draft, outcome: Outcome, now: Moment) -> None:
+    def _maybe_finish(self, draft: Draft, outcome: GroupOutcome[Any], now: Moment) -> None:
         """End the ongoing rebalance if the records of this draft make the group Stable or Empty."""
         if self._watch.is_rebalancing and draft.records and self.stored.state in ("Stable", "Empty"):
             outcome.rebalances.extend(self._watch.finish(len(self.stored.members), now))

@@ -9,8 +9,22 @@ from typing import Any
 from ottla.broker.client import Client
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.coordinators.pending_reply import PendingReply, Unstored
-from ottla.broker.groups.classic_member import join_error
 from ottla.broker.groups.offsets import refuse_commit, refused_topics
+from ottla.broker.groups.replies import (
+    deleted_groups,
+    described_group,
+    heartbeat_reply,
+    join_reply,
+    leave_reply,
+    listed_group,
+    read_heartbeat,
+    read_join,
+    read_leave,
+    read_sync,
+    refused_join,
+    same_message,
+    sync_reply,
+)
 from ottla.broker.groups.runtime import GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.request import RequestContext
@@ -24,10 +38,10 @@ from ottla.wire.messages.consumer_group_describe import DescribedGroup as Descri
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.join_group import JoinGroupRequest
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -94,11 +108,13 @@ class GroupApis(Component):
     def join_group(self, request: JoinGroupRequest, context: RequestContext) -> Answer:
         """JoinGroup (11) v0-v9. v1 rebalance timeout. v4 member id required. v5 static members. v8 reason. v9 skip."""
         if not context.may(ResourceType.GROUP, request.group_id):
-            return join_error(request.member_id, _REFUSED, context.version)
-        return self._groups.run_parked(
+            return refused_join(request.member_id, _REFUSED, context.version)
+        join = read_join(request, _seeing(context))
+        return self._groups.run_parkable(
             request.group_id,
-            lambda shard, ticket, now: shard.join_group(request, _seeing(context), ticket, now),
-            lambda code: join_error(request.member_id, code, context.version),
+            lambda shard, ticket, now: shard.join_group(join, ticket, now),
+            lambda result: join_reply(result, context.version),
+            lambda code: refused_join(request.member_id, code, context.version),
         )
 
     def sync_group(self, request: SyncGroupRequest, context: RequestContext) -> Answer:
@@ -107,29 +123,35 @@ class GroupApis(Component):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if not context.may(ResourceType.GROUP, request.group_id):
             return SyncGroupResponse(error_code=_REFUSED)
-        return self._groups.run_parked(
+        sync = read_sync(request)
+        return self._groups.run_parkable(
             request.group_id,
-            lambda shard, ticket, now: shard.sync_group(request, context.client, ticket, now),
+            lambda shard, ticket, now: shard.sync_group(sync, ticket, now),
+            sync_reply,
             lambda code: SyncGroupResponse(error_code=code),
         )
 
     def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> Answer:
         """Heartbeat (12) v0-v4. v3 static members. While groups are loading, the answer is no error."""
         if not context.may(ResourceType.GROUP, request.group_id):
-            return HeartbeatResponse(error_code=_REFUSED)
+            return heartbeat_reply(_REFUSED)
+        sender = read_heartbeat(request)
         return self._groups.run(
             request.group_id,
-            lambda shard, ticket, now: shard.heartbeat(request, context.client, ticket, now),
-            lambda code: HeartbeatResponse(error_code=0 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code),
+            lambda shard, now: shard.heartbeat(request.group_id, sender, now),
+            heartbeat_reply,
+            lambda code: heartbeat_reply(0 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code),
         )
 
     def leave_group(self, request: LeaveGroupRequest, context: RequestContext) -> Answer:
         """LeaveGroup (13) v0-v5. v3 many members. v5 reason."""
         if not context.may(ResourceType.GROUP, request.group_id):
             return LeaveGroupResponse(error_code=_REFUSED)
+        leaving = read_leave(request, context.version)
         return self._groups.run(
             request.group_id,
-            lambda shard, ticket, now: shard.leave_group(request, context.client, ticket, now),
+            lambda shard, now: shard.leave_group(request.group_id, leaving, context.client, now),
+            lambda result: leave_reply(result, leaving, context.version),
             lambda code: LeaveGroupResponse(error_code=code),
         )
 
@@ -146,7 +168,8 @@ class GroupApis(Component):
             return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=None)
         return self._groups.run(
             request.group_id,
-            lambda shard, ticket, now: shard.consumer_heartbeat(request, _seeing(context), ticket, now),
+            lambda shard, now: shard.consumer_heartbeat(request, _seeing(context), now),
+            same_message,
             lambda code: ConsumerGroupHeartbeatResponse(error_code=code, error_message=None),
         )
 
@@ -169,7 +192,8 @@ class GroupApis(Component):
                 return OffsetCommitResponse(topics=refused)
         answer = self._groups.run(
             request.group_id,
-            lambda shard, ticket, now: shard.commit_offsets(request, context.client, ticket, now),
+            lambda shard, now: shard.commit_offsets(request, context.client, now),
+            same_message,
             lambda code: refuse_commit(request, code),
         )
         return _with_topics(answer, refused) if refused else answer
@@ -237,7 +261,8 @@ class GroupApis(Component):
         request.topics = [topic for topic in request.topics if topic not in refused]
         answer = self._groups.run(
             request.group_id,
-            lambda shard, ticket, now: shard.delete_offsets(request, context.client, ticket, now),
+            lambda shard, _: shard.delete_offsets(request),
+            same_message,
             lambda code: OffsetDeleteResponse(error_code=code),
         )
         return _with_topics(answer, [_undeleted(topic) for topic in refused]) if refused else answer
@@ -250,9 +275,7 @@ class GroupApis(Component):
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        groups: list[ListedGroup] = []
-        for shard in self._groups.shards():
-            groups.extend(shard.list_groups(states, types))
+        groups = [listed_group(group) for shard in self._groups.shards() for group in shard.list_groups(states, types)]
         if not context.may_cluster("all", quiet=True):
             groups = [group for group in groups if context.may(ResourceType.GROUP, group.group_id, quiet=True)]
         return ListGroupsResponse(groups=groups)
@@ -265,7 +288,9 @@ class GroupApis(Component):
             try:
                 if not context.may(ResourceType.GROUP, group_id):
                     raise Refused(_REFUSED)
-                described = self._groups.shard(group_id).describe_group(group_id, context.version)
+                described = described_group(
+                    group_id, self._groups.shard(group_id).groups.get(group_id), context.version
+                )
             except KafkaError as error:
                 described = DescribedGroup(group_id=group_id, error_code=error.code)
             if request.include_authorized_operations and not described.error_code:
@@ -301,19 +326,15 @@ class GroupApis(Component):
 
     def delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
         """DeleteGroups (42) v0-v2. Groups may be in different shards."""
-        client = context.client
-
-        def refuse(ids: list[str], code: int) -> DeleteGroupsResponse:
-            return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=each, error_code=code) for each in ids])
-
         names = list(dict.fromkeys(request.groups_names))
         refused = [name for name in names if not context.may(ResourceType.GROUP, name)]
         parts: list[Any] = self._groups.run_many(
             [name for name in names if name not in refused],
-            lambda ids: lambda shard, ticket, now: shard.delete_groups(ids, client, ticket, now),
-            lambda ids: partial(refuse, ids),
+            lambda ids: lambda shard, _: shard.delete_groups(ids),
+            deleted_groups,
+            lambda ids: lambda code: deleted_groups(dict.fromkeys(ids, ErrorCode(code))),
         )
-        parts.append(refuse(refused, _REFUSED))
+        parts.append(deleted_groups(dict.fromkeys(refused, _REFUSED)))
         if any(isinstance(part, PendingReply) for part in parts):
             return _gather_deleted(parts)
         return DeleteGroupsResponse(results=[result for part in parts for result in part.results])

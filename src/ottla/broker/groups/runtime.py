@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ottla.broker.coordinators.outcome import Outcome, Producer
+from ottla.broker.coordinators.outcome import Moment, Outcome, R, Ticket
 from ottla.broker.coordinators.pending_reply import PendingReply, Refusal
 from ottla.broker.coordinators.request_order import RequestOrder
-from ottla.broker.coordinators.runtime import AnyOutcome, Operation, ShardRuntime
+from ottla.broker.coordinators.runtime import ShardRuntime
+from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Rebalance
 from ottla.broker.groups.records import CoordinatorRecord, decode_record, encode_record
 from ottla.broker.groups.shard import GroupShard
@@ -25,6 +26,8 @@ class GroupRuntime(ShardRuntime[GroupShard]):
     """All groups that this broker coordinates."""
 
     topic = OFFSETS_TOPIC
+
+    context: GroupContext
 
     def __init__(self, *, on_rebalance: Callable[[Rebalance], None], **parts: Any) -> None:
         super().__init__(**parts)
@@ -42,19 +45,25 @@ class GroupRuntime(ShardRuntime[GroupShard]):
     def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
         return decode_record(key, value)
 
-    def producer_of(self, outcome: AnyOutcome) -> Producer | None:
-        return outcome.producer if isinstance(outcome, Outcome) else None
-
-    def on_appended(self, outcome: AnyOutcome) -> None:
-        if isinstance(outcome, Outcome):
+    def on_appended(self, outcome: Outcome[Any]) -> None:
+        if isinstance(outcome, GroupOutcome):
             for rebalance in outcome.rebalances:
                 self._on_rebalance(rebalance)
 
-    def run_parked(
-        self, group_id: str, operate: Operation[GroupShard], refuse: Refusal
-    ) -> Message | PendingReply:  # fmt: skip
+    def run_parkable(
+        self,
+        group_id: str,
+        operate: Callable[[GroupShard, Ticket, Moment], Outcome[R]],
+        build: Callable[[R], Message],
+        refuse: Refusal,
+    ) -> Message | PendingReply:
         """Run an operation whose request may be parked. If the client disconnects, the parked request is completed."""
-        reply = self.run(group_id, operate, refuse)
+        ticket = PendingReply(build, refuse)
+        try:
+            hosted = self._host_of(group_id)
+        except KafkaError as error:
+            return refuse(error.code)
+        reply = self._answer(hosted, [group_id], lambda shard, now: operate(shard, ticket, now), ticket)
         if isinstance(reply, PendingReply):
             reply.abandon = partial(self._abandon, group_id, reply)
         return reply
@@ -67,7 +76,7 @@ class GroupRuntime(ShardRuntime[GroupShard]):
             hosted = self._host_of(group_id)
         except KafkaError:
             return  # the unloaded shard has completed all parked requests
-        self._operate(hosted, [group_id], lambda shard, now: shard.abandon(group_id, ticket, now))
+        self._run(hosted, [group_id], lambda shard, now: shard.abandon(group_id, ticket, now))
 
     @property
     def partitions_at_creation(self) -> int:

@@ -1,6 +1,6 @@
 """GroupShard: all groups and offsets of one partition of ``__consumer_offsets``. Pure.
 
-    handler(request, client, ticket, now) ──► Outcome           replay(record): the only writer of durable state
+    handler(request, client, now) ──► Outcome           replay(record): the only writer of durable state
 
 A group uses either the classic protocol (``classic.py``) or the consumer protocol (``consumer.py``); the types of its
 records determine which. The shard looks up the group of a request, creates a group in the cases in which Kafka creates
@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Outcome, Producer, Ticket
+from ottla.broker.coordinators.outcome import Moment, Producer, R, Ticket
 from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.classic_member import ClassicMember, join_error, joining_bytes
+from ottla.broker.groups.classic_member import ClassicMember
 from ottla.broker.groups.consumer import ConsumerGroup, check_heartbeat
+from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
 from ottla.broker.groups.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
 from ottla.broker.groups.offsets import (
@@ -37,37 +38,28 @@ from ottla.broker.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
 from ottla.broker.groups.subscription import decode_assignment
 from ottla.broker.groups.usage import Tally
 from ottla.model.errors import ErrorCode, KafkaError, Refused, shortened
-from ottla.wire import Message, WireError
+from ottla.wire import WireError
 from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
-from ottla.wire.messages.describe_groups import DescribedGroup
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from ottla.wire.messages.join_group import JoinGroupRequest
-from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from ottla.wire.messages.list_groups import ListedGroup
-from ottla.wire.messages.offset_commit import OffsetCommitRequest
+from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
-from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 Group = ClassicGroup | ConsumerGroup
 
-#: the first version of LeaveGroup that returns an error code per member
-_BATCH_LEAVE_FROM = 3
-#: the first versions of OffsetCommit and DescribeGroups that return GROUP_ID_NOT_FOUND
+#: the first version of OffsetCommit that returns GROUP_ID_NOT_FOUND
 _COMMIT_NOT_FOUND_FROM = 9
-_DESCRIBE_NOT_FOUND_FROM = 6
 
 
 class GroupShard:
     """The groups and committed offsets of one partition of ``__consumer_offsets``."""
 
-    def __init__(self, context: CoordinatorContext) -> None:
+    def __init__(self, context: GroupContext) -> None:
         self._context = context
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
@@ -128,7 +120,7 @@ class GroupShard:
             if group_id not in self.groups:
                 self.groups[group_id] = ClassicGroup(group_id, self._context)
 
-    def follow_up_of(self, group_id: str, now: Moment, *, changed: bool) -> Outcome | None:
+    def follow_up_of(self, group_id: str, now: Moment, *, changed: bool) -> GroupOutcome[None] | None:
         """Clean up after an operation on a group. Return the records and replies of a downgrade, or None.
 
         ``changed`` says whether the operation replayed records.
@@ -210,20 +202,20 @@ class GroupShard:
             self._context.usage.admit_group(client.host, group_id, self._context.settings, now.monotonic_s)
             self._creators[group_id] = client.host
 
-    def _admit_join(self, request: JoinGroupRequest, client: Client, now: Moment) -> None:
+    def _admit_join(self, join: Join, now: Moment) -> None:
         """Raise Refused if the client's host may not have this member, or if its metadata is too large."""
-        settings, usage = self._context.settings, self._context.usage
-        size_bytes = joining_bytes(request, client)
+        settings, usage, host = self._context.settings, self._context.usage, join.client.host
+        size_bytes = join.size_bytes
         usage.check_size(size_bytes, settings)
-        group = self.groups.get(request.group_id)
-        known = group.members.get(request.member_id) if group is not None else None
+        group = self.groups.get(join.group_id)
+        known = group.members.get(join.member_id) if group is not None else None
         if known is not None:
             size_bytes -= known.size_bytes if isinstance(known, ClassicMember) else stored_bytes(known)
-        elif not (isinstance(group, ClassicGroup) and request.member_id in group.pending):
-            self._admit_group(request.group_id, client, now)
-            usage.admit_member(client.host, settings, now.monotonic_s)
+        elif not (isinstance(group, ClassicGroup) and join.member_id in group.pending):
+            self._admit_group(join.group_id, join.client, now)
+            usage.admit_member(host, settings, now.monotonic_s)
         if size_bytes > 0:
-            usage.admit_bytes(client.host, size_bytes, settings, now.monotonic_s)
+            usage.admit_bytes(host, size_bytes, settings, now.monotonic_s)
 
     def _admit_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Moment) -> None:
         """Raise Refused if the client's host may not have this member. Only a heartbeat with epoch 0 adds one."""
@@ -239,69 +231,62 @@ class GroupShard:
 
     # -- the classic protocol -------------------------------------------------------------------------------------
 
-    def join_group(self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+    def join_group(self, join: Join, ticket: Ticket, now: Moment) -> GroupOutcome[JoinResult]:
         """Handle JoinGroup. The request creates the group if it does not exist and the join is accepted."""
-        if not request.group_id:
-            return _answer(ticket, join_error(request.member_id, ErrorCode.INVALID_GROUP_ID, client.version))
+        if not join.group_id:
+            return _done(JoinResult(error_code=ErrorCode.INVALID_GROUP_ID, member_id=join.member_id))
         try:
-            self._admit_join(request, client, now)
+            self._admit_join(join, now)
         except Refused as refused:
-            return _answer(ticket, join_error(request.member_id, refused.code, client.version))
-        group = self.groups.get(request.group_id)
+            return _done(JoinResult(error_code=refused.code, member_id=join.member_id))
+        group = self.groups.get(join.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
-            return group.join_classic(request, client, ticket, now)
+            return group.join_classic(join, now)
         if isinstance(group, ClassicGroup):
-            return group.join(request, client, ticket, now)
+            return group.join(join, ticket, now)
         tombstones = group.tombstones() if group is not None else []
-        new_group = ClassicGroup(request.group_id, self._context)
-        outcome = new_group.join(request, client, ticket, now)
+        new_group = ClassicGroup(join.group_id, self._context)
+        outcome = new_group.join(join, ticket, now)
         if not new_group.is_disposable:
-            self.groups[request.group_id] = new_group
+            self.groups[join.group_id] = new_group
             outcome.records[:0] = tombstones
         return outcome
 
-    def sync_group(self, request: SyncGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+    def sync_group(self, sync: Sync, ticket: Ticket, now: Moment) -> GroupOutcome[SyncResult]:
         """Handle SyncGroup."""
-        group = self.groups.get(request.group_id)
-        if not request.group_id or group is None:
-            return _answer(ticket, SyncGroupResponse(error_code=_no_group(request.group_id)))
+        group = self.groups.get(sync.group_id)
+        if not sync.group_id or group is None:
+            return _done(SyncResult(_no_group(sync.group_id)))
         if isinstance(group, ConsumerGroup):
-            return group.sync_classic(request, client, ticket, now)
-        return group.sync(request, client, ticket, now)
+            return _done(group.sync_classic(sync, now))
+        return group.sync(sync, ticket, now)
 
-    def abandon(self, group_id: str, ticket: Ticket, now: Moment) -> Outcome:
+    def abandon(self, group_id: str, ticket: Ticket, now: Moment) -> GroupOutcome[None]:
         """Answer a parked JoinGroup or SyncGroup whose client has closed the connection."""
         group = self.groups.get(group_id)
-        return group.abandon(ticket, now) if isinstance(group, ClassicGroup) else Outcome()
+        return group.abandon(ticket, now) if isinstance(group, ClassicGroup) else GroupOutcome()
 
-    def heartbeat(self, request: HeartbeatRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+    def heartbeat(self, group_id: str, sender: Sender, now: Moment) -> GroupOutcome[ErrorCode]:
         """Handle Heartbeat."""
-        group = self.groups.get(request.group_id)
-        if not request.group_id or group is None:
-            return _answer(ticket, HeartbeatResponse(error_code=_no_group(request.group_id)))
+        group = self.groups.get(group_id)
+        if not group_id or group is None:
+            return _done(_no_group(group_id))
         if isinstance(group, ConsumerGroup):
-            return group.heartbeat_classic(request, client, ticket, now)
-        return group.heartbeat(request, client, ticket, now)
+            return _done(group.heartbeat_classic(sender, now))
+        return _done(group.heartbeat(sender, now))
 
-    def leave_group(self, request: LeaveGroupRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+    def leave_group(
+        self, group_id: str, leaving: Sequence[Leaving], client: Client, now: Moment
+    ) -> GroupOutcome[LeaveResult]:
         """Handle LeaveGroup."""
-        group = self.groups.get(request.group_id)
-        if not request.group_id:
-            return _answer(ticket, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        group = self.groups.get(group_id)
+        if not group_id:
+            return _done(LeaveResult(ErrorCode.INVALID_GROUP_ID))
         if group is None:
-            unknown = ErrorCode.UNKNOWN_MEMBER_ID
-            if client.version < _BATCH_LEAVE_FROM:
-                return _answer(ticket, LeaveGroupResponse(error_code=unknown))
-            members = [
-                MemberResponse(
-                    member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=unknown
-                )
-                for each in request.members
-            ]  # fmt: skip
-            return _answer(ticket, LeaveGroupResponse(members=members))
+            return _done(LeaveResult(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)))
         if isinstance(group, ConsumerGroup):
-            return group.leave_classic(request, client, ticket, now)
-        return group.leave(request, client, ticket, now, lambda member: self._is_behind(request.group_id, member))
+            return group.leave_classic(leaving, now)
+        return group.leave(leaving, client, now, lambda member: self._is_behind(group_id, member))
 
     def _is_behind(self, group_id: str, member: ClassicMember) -> bool:
         """Return whether a partition of this member has records after its committed offset."""
@@ -320,35 +305,35 @@ class GroupShard:
     # -- the consumer protocol ------------------------------------------------------------------------------------
 
     def consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client: Client, ticket: Ticket, now: Moment
-    ) -> Outcome:
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Moment
+    ) -> GroupOutcome[ConsumerGroupHeartbeatResponse]:
         """Handle ConsumerGroupHeartbeat. A join creates the group, or converts the classic group of this id."""
         try:
             self._admit_heartbeat(request, client, now)
         except Refused as refused:
-            return _answer(ticket, _heartbeat_refusal(refused.code, str(refused)))
+            return _done(_heartbeat_refusal(refused.code, str(refused)))
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
-            return group.heartbeat(request, client, ticket, now)
+            return group.heartbeat(request, client, now)
         new_group = ConsumerGroup(request.group_id, self._context)
         if request.member_epoch != 0:  # only a join creates or converts a group
             try:
                 check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
             except KafkaError as error:
-                return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
+                return _done(_heartbeat_refusal(error.code, str(error)))
             text = f"Group {shortened(request.group_id)} not found."
-            return _answer(ticket, _heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, text))
+            return _done(_heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, text))
         conversion: list[CoordinatorRecord] = []
         if group is not None:
             try:
                 conversion = self._conversion_records(group, now)
             except KafkaError as error:
-                return _answer(ticket, _heartbeat_refusal(error.code, str(error)))
+                return _done(_heartbeat_refusal(error.code, str(error)))
             for record in conversion:
                 if not isinstance(record.key, GroupMetadataKey):
                     new_group.replay(record)
             new_group.resume(now)
-        outcome = new_group.heartbeat(request, client, ticket, now)
+        outcome = new_group.heartbeat(request, client, now)
         if outcome.records:  # without records the heartbeat was rejected, and the classic group stays
             outcome.records[:0] = conversion
             if group is not None:
@@ -365,7 +350,7 @@ class GroupShard:
             return []
         return [CoordinatorRecord(GroupMetadataKey(group.group_id), None)]
 
-    def _downgrade(self, group: ConsumerGroup, now: Moment) -> Outcome:
+    def _downgrade(self, group: ConsumerGroup, now: Moment) -> GroupOutcome[None]:
         """Convert a group with only classic members to a classic group, which starts with a rebalance."""
         records = downgrade_records(group, now)
         stored = next(
@@ -376,39 +361,41 @@ class GroupShard:
         classic.replay(stored)
         classic.resume(now, Cause(kind=CauseKind.PROTOCOL_CHANGED, detail="now classic"))
         self.groups[group.group_id] = classic
-        return Outcome(records=records, replies=group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
+        return GroupOutcome(records=records, replies=group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
-    def commit_offsets(self, request: OffsetCommitRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+    def commit_offsets(
+        self, request: OffsetCommitRequest, client: Client, now: Moment
+    ) -> GroupOutcome[OffsetCommitResponse]:
         """Handle OffsetCommit."""
         topics, refused = existing_topics(request, client.version, self._context)
         if not topics:
-            return _answer(ticket, merge_answers(refused))
+            return _done(merge_answers(refused))
         try:
             self._check_commit(request, client, now)
         except KafkaError as error:
-            return _answer(ticket, merge_answers([*refused, *refused_topics(topics, error.code)]))
+            return _done(merge_answers([*refused, *refused_topics(topics, error.code)]))
         records, answers = self.offsets.commit(request, topics, self._context, now)
-        return Outcome(records=records, replies=[(ticket, merge_answers([*refused, *answers]))])
+        return GroupOutcome(records=records, result=merge_answers([*refused, *answers]))
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, client: Client, ticket: Ticket, now: Moment
-    ) -> Outcome:
+        self, request: TxnOffsetCommitRequest, client: Client, now: Moment
+    ) -> GroupOutcome[TxnOffsetCommitResponse]:
         """Handle TxnOffsetCommit. The offsets become visible when the transaction's commit marker is replayed."""
         plain = plain_commit(request)
         topics, refused = existing_topics(plain, 0, self._context)
         if not topics:
-            return _answer(ticket, transactional_answer(merge_answers(refused)))
+            return _done(transactional_answer(merge_answers(refused)))
         try:
             self._check_commit(plain, client, now, transactional=True)
         except KafkaError as error:
             stale = error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
             code = ErrorCode.ILLEGAL_GENERATION if stale else error.code
-            return _answer(ticket, transactional_answer(refuse_commit(plain, code)))
+            return _done(transactional_answer(refuse_commit(plain, code)))
         records, answers = self.offsets.commit(plain, topics, self._context, now)
-        return Outcome(
-            records=records, replies=[(ticket, transactional_answer(merge_answers([*refused, *answers])))],
+        return GroupOutcome(
+            records=records, result=transactional_answer(merge_answers([*refused, *answers])),
             producer=Producer(request.producer_id, request.producer_epoch),
         )  # fmt: skip
 
@@ -424,11 +411,11 @@ class GroupShard:
                 return
             not_found = client.version >= _COMMIT_NOT_FOUND_FROM
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
-        sender = request.member_id, request.group_instance_id, epoch, now
+        sender = Sender(request.member_id, request.group_instance_id, epoch)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(*sender, client.version, transactional=transactional)
+            group.check_commit(sender, client.version, transactional=transactional)
         else:
-            group.check_commit(*sender, transactional=transactional)
+            group.check_commit(sender, now, transactional=transactional)
 
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, client: Client, now: Moment, *, require_stable: bool
@@ -442,25 +429,25 @@ class GroupShard:
                 return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
         return self.offsets.fetch(request, client.version, self._context, require_stable=require_stable)
 
-    def delete_offsets(self, request: OffsetDeleteRequest, client: Client, ticket: Ticket, now: Moment) -> Outcome:
+    def delete_offsets(self, request: OffsetDeleteRequest) -> GroupOutcome[OffsetDeleteResponse]:
         """Handle OffsetDelete."""
         group = self.groups.get(request.group_id)
         if not request.group_id:
-            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            return _done(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         records, answer = self.offsets.delete(request, group, self._context)
         codes = {row.error_code for topic in answer.topics for row in topic.partitions}
         if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
-            return _answer(ticket, answer)
+            return _done(answer)
         if group is None or group.state == "Dead":
-            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            return _done(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != "consumer":
-            return _answer(ticket, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
-        return Outcome(records=records, replies=[(ticket, answer)])
+            return _done(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+        return GroupOutcome(records=records, result=answer)
 
-    def delete_groups(self, group_ids: Sequence[str], client: Client, ticket: Ticket, now: Moment) -> Outcome:
-        """Handle DeleteGroups for the groups of this shard."""
-        outcome = Outcome()
-        results = []
+    def delete_groups(self, group_ids: Sequence[str]) -> GroupOutcome[dict[str, ErrorCode]]:
+        """Handle DeleteGroups for the groups of this shard. The result has an error code for each group."""
+        outcome: GroupOutcome[dict[str, ErrorCode]] = GroupOutcome()
+        outcome.result = codes = {}
         for group_id in group_ids:
             group = self.groups.get(group_id)
             code = ErrorCode.NONE
@@ -470,8 +457,7 @@ class GroupShard:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 outcome.records.extend(self._deletion_records(group))
-            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
-        outcome.replies.append((ticket, DeleteGroupsResponse(results=results)))
+            codes[group_id] = code
         return outcome
 
     def _deletion_records(self, group: Group) -> list[CoordinatorRecord]:
@@ -499,37 +485,21 @@ class GroupShard:
         """Return the tombstones of all offsets of these topics."""
         return self.offsets.without_topics(names)
 
-    def after_load(self, now: Moment) -> Outcome:
+    def after_load(self, now: Moment) -> GroupOutcome[None]:
         """Return the tombstones of offsets whose topics were deleted while no coordinator had this shard loaded."""
         names = {topic for committed in self.offsets.by_group.values() for topic, _ in committed}
         missing = [name for name in names if self._context.topics.partition_count(name) is None]
-        return Outcome(records=self.topics_deleted(missing))
+        return GroupOutcome(records=self.topics_deleted(missing))
 
     # -- describe -------------------------------------------------------------------------------------------------
 
-    def list_groups(self, states: set[str], types: set[str]) -> list[ListedGroup]:
+    def list_groups(self, states: set[str], types: set[str]) -> list[Group]:
         """Return the groups in these states and of these types, both in lower case; an empty set matches all."""
         return [
-            ListedGroup(
-                group_id=group_id, protocol_type=group.protocol_type or "", group_state=group.state,
-                group_type=group.group_type,
-            )
-            for group_id, group in self.groups.items()
+            group
+            for group in self.groups.values()
             if (not states or group.state.lower() in states) and (not types or group.group_type in types)
-        ]  # fmt: skip
-
-    def describe_group(self, group_id: str, version: int) -> DescribedGroup:
-        """Return the DescribeGroups response for one group."""
-        group = self.groups.get(group_id)
-        if isinstance(group, ClassicGroup):
-            return group.describe(version)
-        name = shortened(group_id)
-        text = f"Group {name} is not a classic group." if group is not None else f"Group {name} not found."
-        if version < _DESCRIBE_NOT_FOUND_FROM:
-            return DescribedGroup(group_id=group_id, group_state="Dead")
-        return DescribedGroup(
-            group_id=group_id, group_state="Dead", error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
-        )
+        ]
 
     def describe_consumer_group(self, group_id: str, version: int) -> DescribedConsumerGroup:
         """Return the ConsumerGroupDescribe response for one group."""
@@ -540,16 +510,17 @@ class GroupShard:
         text = f"Group {name} is not a consumer group." if group is not None else f"Group {name} not found."
         return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text)
 
-    def retire(self, error_code: ErrorCode) -> Outcome:
+    def retire(self, error_code: ErrorCode) -> GroupOutcome[None]:
         """Answer all parked requests with this error code because this broker resigns as coordinator of the shard."""
-        outcome = Outcome()
+        outcome: GroupOutcome[None] = GroupOutcome()
         for group in self.groups.values():
             outcome.replies.extend(group.retire(error_code).replies)
         return outcome
 
 
-def _answer(ticket: Ticket, message: Message) -> Outcome:
-    return Outcome(replies=[(ticket, message)])
+def _done(result: R) -> GroupOutcome[R]:
+    """Return the outcome of a request that changes no record."""
+    return GroupOutcome(result=result)
 
 
 def _no_group(group_id: str) -> ErrorCode:

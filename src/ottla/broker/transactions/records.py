@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 from itertools import groupby
 from typing import ClassVar, Final, NamedTuple
 
-from ottla.broker.coordinators.outcome import Producer, Ticket
+from ottla.broker.coordinators.outcome import Outcome, Producer, R
 from ottla.model.types import TopicPartition
 from ottla.wire import Message, Struct, WireError, decode, encode
 from ottla.wire.schema import Array, Field
@@ -88,11 +88,10 @@ class Delivery:
 
 
 @dataclass(slots=True)
-class TransactionOutcome:
-    """The result of an operation. The runtime appends the records as one batch, replays them and sends the replies."""
+class TransactionOutcome(Outcome[R]):
+    """What an operation on a transactional id decided."""
 
     records: list[TransactionRecord] = field(default_factory=list)
-    replies: list[tuple[Ticket, Message]] = field(default_factory=list)
     #: the runtime starts to append these markers when the records are durable
     deliveries: list[Delivery] = field(default_factory=list)
     #: set if the records decide whether a transaction commits or aborts

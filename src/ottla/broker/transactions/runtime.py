@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from ottla.broker.coordinators.outcome import Producer
-from ottla.broker.coordinators.runtime import IN_LOG, AnyOutcome, HostedShard, ShardRuntime
+from ottla.broker.coordinators.outcome import Outcome
+from ottla.broker.coordinators.runtime import IN_LOG, HostedShard, Operation, ShardRuntime
 from ottla.broker.partitions.manager import AwaitedWrite, ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.transactions.records import (
@@ -32,7 +33,6 @@ from ottla.env.clock import Clock
 from ottla.env.timers import Expiring, TimerWheel
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.model.types import TopicPartition
-from ottla.wire import Message
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +69,14 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
     def decode(self, key: bytes, value: bytes | None) -> TransactionRecord | None:
         return decode_transaction(key, value)
 
-    def producer_of(self, outcome: AnyOutcome) -> Producer | None:
-        return None
-
     @property
     def partitions_at_creation(self) -> int:
         return self.context.settings.transaction_state_log_num_partitions
 
-    def requires_on_durable(self, outcome: AnyOutcome) -> bool:
+    def requires_on_durable(self, outcome: Outcome[Any]) -> bool:
         return isinstance(outcome, TransactionOutcome) and bool(outcome.deliveries)
 
-    def on_durable(self, outcome: AnyOutcome) -> None:
+    def on_durable(self, outcome: Outcome[Any]) -> None:
         if isinstance(outcome, TransactionOutcome):
             if outcome.ending is not None:
                 self.ended[outcome.ending] += 1
@@ -99,7 +96,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
 
     def _delivered(self, delivery: Delivery) -> None:
         """Append the Complete record, because all markers of the delivery are durable."""
-        self.run(delivery.transactional_id, lambda shard, _, now: shard.delivered(delivery, now), _ignore_reply)
+        self._run_unasked(delivery.transactional_id, lambda shard, now: shard.delivered(delivery, now))
         if self._is_awaited(delivery):
             # The append failed, for example because the disk is full. No client repeats it.
             self._wheel.add(_CompleteRetry(self._delivered, delivery), _RETRY_S)
@@ -136,7 +133,7 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
                 if not waiters and self._marker_waiters.get(transactional_id) is waiters:
                     del self._marker_waiters[transactional_id]
 
-    def on_appended(self, outcome: AnyOutcome) -> None:
+    def on_appended(self, outcome: Outcome[Any]) -> None:
         if self._marker_waiters:
             for record in outcome.records:
                 self._wake_marker_waiters(record.key.transactional_id)
@@ -159,7 +156,12 @@ class TransactionRuntime(ShardRuntime[TransactionShard]):
         for name, outcome in [
             (name, outcome) for shard in list(self.shards()) for name, outcome in shard.expire(now)
         ]:  # fmt: skip
-            self.run(name, lambda _shard, _ticket, _now, decided=outcome: decided, _ignore_reply)  # type: ignore[misc]
+            self._run_unasked(name, lambda _shard, _now, decided=outcome: decided)  # type: ignore[misc]
+
+    def _run_unasked(self, transactional_id: str, operate: Operation[TransactionShard, None]) -> None:
+        """Run an operation that no client has asked for, unless this broker no longer coordinates the id."""
+        with suppress(KafkaError):
+            self._run(self._host_of(transactional_id), [transactional_id], operate)
 
 
 class MarkerWriter:
@@ -351,8 +353,3 @@ class _CompleteRetry:
 
     def expire(self) -> None:
         self._delivered(self._delivery)
-
-
-def _ignore_reply(code: int) -> Message:
-    """Return an empty message, because no client waits for the reply of this operation."""
-    return Message()

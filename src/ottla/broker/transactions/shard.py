@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Producer, Ticket
+from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Producer
 from ottla.broker.coordinators.request_order import SentRequest, check_order
 from ottla.broker.groups.regex import matching_topics
 from ottla.broker.transactions.records import (
@@ -145,9 +145,9 @@ class TransactionShard:
             if value.state in _PREPARED:
                 self._soft_state(transactional_id).delivery = self._new_delivery(transactional_id, value)
 
-    def after_load(self, now: Moment) -> TransactionOutcome:
+    def after_load(self, now: Moment) -> TransactionOutcome[Any]:
         """Return the deliveries of ``resume``, and a Complete record for each of them that has no partitions."""
-        outcome = TransactionOutcome()
+        outcome: TransactionOutcome[Any] = TransactionOutcome()
         for transactional_id, soft in self._soft_states.items():
             if soft.delivery is None:
                 continue
@@ -158,7 +158,7 @@ class TransactionShard:
                 outcome.records += self._complete_outcome(transactional_id, now).records
         return outcome
 
-    def follow_up_of(self, transactional_id: str, now: Moment, *, changed: bool) -> TransactionOutcome | None:
+    def follow_up_of(self, transactional_id: str, now: Moment, *, changed: bool) -> TransactionOutcome[Any] | None:
         """Return None, because no operation on a transactional id has a follow-up."""
         return None
 
@@ -187,7 +187,7 @@ class TransactionShard:
             soft.delivery = None
             soft.last_epoch = None
 
-    def retire(self, error_code: ErrorCode) -> TransactionOutcome:
+    def retire(self, error_code: ErrorCode) -> TransactionOutcome[Any]:
         """Return an empty outcome for the unload of the shard: no request is parked here."""
         return TransactionOutcome()
 
@@ -199,8 +199,8 @@ class TransactionShard:
         return value is None or value.producer_epoch >= EPOCH_LAST_OF_CLIENTS
 
     def init_producer_id(
-        self, request: InitProducerIdRequest, fresh_producer_id: int | None, client: Client, ticket: Ticket, now: Moment
-    ) -> TransactionOutcome:
+        self, request: InitProducerIdRequest, fresh_producer_id: int | None, client: Client, now: Moment
+    ) -> TransactionOutcome[Message]:
         """Handle InitProducerId (22) v0-v6 with a transactional id.
 
         v3 adds producer id and epoch (KIP-360), v6 two-phase commit. ``fresh_producer_id`` is used only if needed.
@@ -209,7 +209,7 @@ class TransactionShard:
             outcome = self._init_producer_id(request, fresh_producer_id, now)
         except KafkaError as error:
             code = _translate_fenced(error.code, client.version, _INIT_FENCED_FROM)
-            return _reply_outcome(ticket, InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
+            return TransactionOutcome(result=InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
         value = outcome.records[0].value
         assert value is not None
         if value.state == TransactionState.EMPTY:
@@ -218,12 +218,12 @@ class TransactionShard:
             # The outcome aborts the transaction of the previous producer. The client retries and gets a higher epoch.
             code = ErrorCode.CONCURRENT_TRANSACTIONS
             reply = InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-        outcome.replies.append((ticket, reply))
+        outcome.result = reply
         return outcome
 
     def _init_producer_id(
         self, request: InitProducerIdRequest, fresh_producer_id: int | None, now: Moment
-    ) -> TransactionOutcome:
+    ) -> TransactionOutcome[Any]:
         """Return the record with the new epoch, or the abort of the ongoing transaction. Raise Refused if invalid."""
         transactional_id = request.transactional_id
         assert transactional_id is not None, "a producer without a transactional id has no shard"
@@ -277,15 +277,17 @@ class TransactionShard:
             return expected.epoch + 1 == value.producer_epoch
         return expected.producer_id == value.previous_producer_id and expected.epoch >= EPOCH_LAST_OF_CLIENTS
 
-    def _init_outcome(self, transactional_id: str, value: TransactionLogValue, last_epoch: int) -> TransactionOutcome:
+    def _init_outcome(
+        self, transactional_id: str, value: TransactionLogValue, last_epoch: int
+    ) -> TransactionOutcome[Any]:
         self._soft_state(transactional_id).last_epoch = last_epoch
         return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), value)])
 
     # -- AddPartitionsToTxn, AddOffsetsToTxn ----------------------------------------------------------------------
 
     def add_partitions(
-        self, request: AddPartitionsToTxnRequest, client: Client, ticket: Ticket, now: Moment
-    ) -> TransactionOutcome:
+        self, request: AddPartitionsToTxnRequest, client: Client, now: Moment
+    ) -> TransactionOutcome[Message]:
         """Handle AddPartitionsToTxn (24) v0-v3, sent by clients. v2 adds PRODUCER_FENCED."""
         transactional_id = request.v3_and_below_transactional_id
         producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -293,30 +295,30 @@ class TransactionShard:
             TopicPartition(topic.name, number) for topic in request.v3_and_below_topics for number in topic.partitions
         ]
         codes = _internal_topic_errors(partitions)
-        outcome = TransactionOutcome()
+        outcome: TransactionOutcome[Any] = TransactionOutcome()
         if not codes:
             outcome, codes = self._add_checked(transactional_id, producer, partitions, now, client)
         for name, code in codes.items():
             codes[name] = _translate_fenced(code, client.version, _ADD_FENCED_FROM)
-        outcome.replies.append((ticket, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(codes))))
+        outcome.result = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(codes))
         return outcome
 
     def add_partitions_of(
         self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], verify_only: bool,
-        ticket: Ticket, now: Moment,
-    ) -> TransactionOutcome:  # fmt: skip
+        now: Moment,
+    ) -> TransactionOutcome[Message]:  # fmt: skip
         """Handle one transaction of AddPartitionsToTxn (24) v4-v5, sent by brokers, or of Produce and TxnOffsetCommit.
 
         The reply has only this transaction.
         """
-        outcome = TransactionOutcome()
+        outcome: TransactionOutcome[Any] = TransactionOutcome()
         if verify_only:
             codes = self._unknown_partition_errors(partitions) or {
                 name: self.verify(transactional_id, producer, name) for name in partitions
             }  # fmt: skip
         else:
             outcome, codes = self._add_checked(transactional_id, producer, partitions, now, None)
-        outcome.replies.append((ticket, _broker_response(transactional_id, codes)))
+        outcome.result = _broker_response(transactional_id, codes)
         return outcome
 
     def verify(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> ErrorCode:
@@ -331,9 +333,9 @@ class TransactionShard:
         return ErrorCode.NONE if partition in value.partitions else ErrorCode.TRANSACTION_ABORTABLE
 
     def add_offsets(
-        self, request: AddOffsetsToTxnRequest, offsets_partition: TopicPartition, client: Client, ticket: Ticket,
+        self, request: AddOffsetsToTxnRequest, offsets_partition: TopicPartition, client: Client,
         now: Moment,
-    ) -> TransactionOutcome:  # fmt: skip
+    ) -> TransactionOutcome[Message]:  # fmt: skip
         """Handle AddOffsetsToTxn (25) v0-v4. v2 adds PRODUCER_FENCED.
 
         ``offsets_partition`` is the partition of ``__consumer_offsets`` that has the offsets of the group.
@@ -343,14 +345,14 @@ class TransactionShard:
             outcome = self._add(request.transactional_id, producer, [offsets_partition], now, client)
         except KafkaError as error:
             code = _translate_fenced(error.code, client.version, _ADD_FENCED_FROM)
-            return _reply_outcome(ticket, AddOffsetsToTxnResponse(error_code=code))
-        outcome.replies.append((ticket, AddOffsetsToTxnResponse()))
+            return TransactionOutcome(result=AddOffsetsToTxnResponse(error_code=code))
+        outcome.result = AddOffsetsToTxnResponse()
         return outcome
 
     def _add_checked(
         self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], now: Moment,
         old_client: Client | None,
-    ) -> tuple[TransactionOutcome, dict[TopicPartition, ErrorCode]]:  # fmt: skip
+    ) -> tuple[TransactionOutcome[Any], dict[TopicPartition, ErrorCode]]:  # fmt: skip
         """Add all partitions, or none if one is unknown. Return the outcome and the error code of each partition."""
         codes = self._unknown_partition_errors(partitions)
         if codes or not partitions:
@@ -375,7 +377,7 @@ class TransactionShard:
     def _add(
         self, transactional_id: str, producer: Producer, partitions: Sequence[TopicPartition], now: Moment,
         old_client: Client | None,
-    ) -> TransactionOutcome:  # fmt: skip
+    ) -> TransactionOutcome[Any]:  # fmt: skip
         """Return the outcome that adds the partitions. Raise KafkaError if the producer may not add partitions now.
 
         ``old_client`` is the client if it is older than KIP-890, else None.
@@ -399,8 +401,8 @@ class TransactionShard:
     # -- EndTxn and markers ---------------------------------------------------------------------------------------
 
     def end_txn(
-        self, request: EndTxnRequest, fresh_producer_id: int | None, client: Client, ticket: Ticket, now: Moment
-    ) -> TransactionOutcome:
+        self, request: EndTxnRequest, fresh_producer_id: int | None, client: Client, now: Moment
+    ) -> TransactionOutcome[Message]:
         """Handle EndTxn (26) v0-v5. v2 adds PRODUCER_FENCED, v5 returns a new epoch for the next transaction (KIP-890).
 
         ``fresh_producer_id`` is used only if needed; it is None unless ``needs_producer_id``.
@@ -410,15 +412,13 @@ class TransactionShard:
             outcome, producer = end(request, fresh_producer_id, client, now)
         except KafkaError as error:
             code = _translate_fenced(error.code, client.version, _END_FENCED_FROM)
-            return _reply_outcome(ticket, EndTxnResponse(error_code=code))
-        outcome.replies.append(
-            (ticket, EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch))
-        )
+            return TransactionOutcome(result=EndTxnResponse(error_code=code))
+        outcome.result = EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
         return outcome
 
     def _end_v1(
         self, request: EndTxnRequest, fresh_producer_id: int | None, client: Client, now: Moment
-    ) -> tuple[TransactionOutcome, Producer]:
+    ) -> tuple[TransactionOutcome[Any], Producer]:
         """End the transaction of a client before KIP-890. A request for a transaction that has ended is a retry."""
         value = self._require_value(request.transactional_id)
         producer = Producer(request.producer_id, request.producer_epoch)
@@ -437,7 +437,7 @@ class TransactionShard:
 
     def _end_v2(
         self, request: EndTxnRequest, fresh_producer_id: int | None, client: Client, now: Moment
-    ) -> tuple[TransactionOutcome, Producer]:
+    ) -> tuple[TransactionOutcome[Any], Producer]:
         """End the transaction of the current epoch. A request with the previous epoch is a retry after a lost reply."""
         value = self._require_value(request.transactional_id)
         producer = Producer(request.producer_id, request.producer_epoch)
@@ -480,7 +480,9 @@ class TransactionShard:
             and value.state not in _PREPARED
         )
 
-    def _prepare_outcome(self, transactional_id: str, prepared: TransactionLogValue, now: Moment) -> TransactionOutcome:
+    def _prepare_outcome(
+        self, transactional_id: str, prepared: TransactionLogValue, now: Moment
+    ) -> TransactionOutcome[Any]:
         """Return the Prepare record and the delivery, or the Complete record if the transaction has no partitions."""
         ending = Ending.COMMITTED if prepared.state == TransactionState.PREPARE_COMMIT else Ending.ABORTED
         key = TransactionLogKey(transactional_id)
@@ -505,14 +507,14 @@ class TransactionShard:
         soft = self._soft_states.get(delivery.transactional_id)
         return soft is not None and soft.delivery is delivery
 
-    def delivered(self, delivery: Delivery, now: Moment) -> TransactionOutcome:
+    def delivered(self, delivery: Delivery, now: Moment) -> TransactionOutcome[Any]:
         """Return the Complete record, because all markers are durable; empty if the shard awaits another delivery."""
         if not self.awaits_delivery(delivery):
             return TransactionOutcome()
         self._soft_state(delivery.transactional_id).is_delivered = True
         return self._complete_outcome(delivery.transactional_id, now)
 
-    def _complete_outcome(self, transactional_id: str, now: Moment) -> TransactionOutcome:
+    def _complete_outcome(self, transactional_id: str, now: Moment) -> TransactionOutcome[Any]:
         prepared = self.values[transactional_id]
         completed = _complete_value(prepared, now)
         return TransactionOutcome(records=[TransactionRecord(TransactionLogKey(transactional_id), completed)])
@@ -530,7 +532,7 @@ class TransactionShard:
 
     # -- expiration -----------------------------------------------------------------------------------------------
 
-    def expire(self, now: Moment) -> list[tuple[str, TransactionOutcome]]:
+    def expire(self, now: Moment) -> list[tuple[str, TransactionOutcome[Any]]]:
         """Return the outcomes that abort transactions after their timeout and delete idle ids, each with its id.
 
         Also return the Complete records whose append failed after the markers became durable.
@@ -556,7 +558,7 @@ class TransactionShard:
 
     def _fence(
         self, transactional_id: str, value: TransactionLogValue, now: Moment, last_epoch: int
-    ) -> TransactionOutcome:
+    ) -> TransactionOutcome[Any]:
         """Abort the ongoing transaction with the next epoch, which fences its producer."""
         self._soft_state(transactional_id).last_epoch = last_epoch
         epoch = min(value.producer_epoch + 1, _EPOCH_MAX)
@@ -669,10 +671,6 @@ _COORDINATOR_RETRIABLE: Final = (
 )
 _NO_PRODUCER: Final = Producer(-1, -1)
 _INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
-
-
-def _reply_outcome(ticket: Ticket, message: Message) -> TransactionOutcome:
-    return TransactionOutcome(replies=[(ticket, message)])
 
 
 def _producer_of(value: TransactionLogValue) -> Producer:

@@ -13,6 +13,7 @@ from typing import Any
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.coordinators.outcome import Producer
 from ottla.broker.coordinators.runtime import RETRIABLE
+from ottla.broker.groups.replies import same_message
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.partitions.manager import ReplicaManager
@@ -137,7 +138,8 @@ class TransactionApis(Component):
         answer: Any = await _finished(
             self._transactions.run(
                 transactional_id,
-                lambda shard, ticket, now: shard.init_producer_id(request, fresh, context.client, ticket, now),
+                lambda shard, now: shard.init_producer_id(request, fresh, context.client, now),
+                same_message,
                 refuse,
             )
         )
@@ -159,7 +161,8 @@ class TransactionApis(Component):
     def _add_partitions(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
         return self._transactions.run(
             request.v3_and_below_transactional_id,
-            lambda shard, ticket, now: shard.add_partitions(request, context.client, ticket, now),
+            lambda shard, now: shard.add_partitions(request, context.client, now),
+            same_message,
             lambda code: AddPartitionsToTxnResponse(
                 results_by_topic_v3_and_below=_refused_topics(request.v3_and_below_topics, code)
             ),
@@ -186,9 +189,8 @@ class TransactionApis(Component):
 
         return self._transactions.run(
             each.transactional_id,
-            lambda shard, ticket, now: shard.add_partitions_of(
-                each.transactional_id, producer, names, each.verify_only, ticket, now
-            ),
+            lambda shard, now: shard.add_partitions_of(each.transactional_id, producer, names, each.verify_only, now),
+            same_message,
             refuse,
         )
 
@@ -206,7 +208,8 @@ class TransactionApis(Component):
         self._awaited_commits.expect(request.transactional_id, context.connection)
         return self._transactions.run(
             request.transactional_id,
-            lambda shard, ticket, now: shard.add_offsets(request, where, context.client, ticket, now),
+            lambda shard, now: shard.add_offsets(request, where, context.client, now),
+            same_message,
             lambda code: AddOffsetsToTxnResponse(error_code=code),
         )
 
@@ -239,7 +242,8 @@ class TransactionApis(Component):
     def _end(self, request: EndTxnRequest, fresh: int | None, context: RequestContext) -> Answer:
         return self._transactions.run(
             request.transactional_id,
-            lambda shard, ticket, now: shard.end_txn(request, fresh, context.client, ticket, now),
+            lambda shard, now: shard.end_txn(request, fresh, context.client, now),
+            same_message,
             lambda code: EndTxnResponse(error_code=code),
         )
 
@@ -304,7 +308,8 @@ class TransactionApis(Component):
         return await _finished(
             self._groups.run(
                 request.group_id,
-                lambda shard, ticket, now: shard.commit_in_transaction(request, context.client, ticket, now),
+                lambda shard, now: shard.commit_in_transaction(request, context.client, now),
+                same_message,
                 refuse,
             )
         )

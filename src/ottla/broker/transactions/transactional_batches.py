@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import partial
 from struct import Struct
 
-from ottla.broker.coordinators.outcome import Moment, Producer, Ticket
+from ottla.broker.coordinators.outcome import Moment, Producer
 from ottla.broker.coordinators.pending_reply import PendingReply
+from ottla.broker.groups.replies import same_message
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.transactions.checks import RequestChecks, Term, TransactionChecks, term_of
@@ -21,6 +22,7 @@ from ottla.broker.transactions.shard import TransactionShard, write_error
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import FrameBuffer, TopicPartition
+from ottla.wire import Message
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 
 #: first version of Produce in which a batch adds its partition to the transaction (KIP-890)
@@ -73,6 +75,7 @@ class TransactionalBatches:
         answer = self._transactions.run(
             transactional_id,
             partial(_add_partitions, transactional_id, producer, partitions),
+            same_message,
             lambda code: AddPartitionsToTxnResponse(error_code=code),
         )
         return await answer if isinstance(answer, PendingReply) else answer
@@ -127,6 +130,6 @@ def begun_by(partition: Partition, buffer: FrameBuffer, start: int, end: int) ->
 
 def _add_partitions(
     transactional_id: str, producer: Producer, partitions: list[TopicPartition], shard: TransactionShard,
-    ticket: Ticket, now: Moment,
-) -> TransactionOutcome:  # fmt: skip
-    return shard.add_partitions_of(transactional_id, producer, partitions, False, ticket, now)
+    now: Moment,
+) -> TransactionOutcome[Message]:  # fmt: skip
+    return shard.add_partitions_of(transactional_id, producer, partitions, False, now)

@@ -1,0 +1,184 @@
+"""Requests to the group coordinator from messages, and messages from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.broker.client import Client
+from ottla.broker.groups.classic import STABLE, ClassicGroup
+from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
+from ottla.broker.groups.shard import Group
+from ottla.model.errors import ErrorCode, shortened
+from ottla.wire import Message
+from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from ottla.wire.messages.list_groups import ListedGroup
+from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+#: first versions of JoinGroup in which a new member needs an id, a missing protocol name is null, and there is
+#: skip_assignment
+_MEMBER_ID_REQUIRED_FROM = 4
+_NULL_PROTOCOL_FROM = 7
+_SKIP_ASSIGNMENT_FROM = 9
+#: first version of LeaveGroup with several members, each with an error code
+_BATCH_LEAVE_FROM = 3
+#: first version of DescribeGroups with GROUP_ID_NOT_FOUND
+_DESCRIBE_NOT_FOUND_FROM = 6
+
+
+def same_message(message: Message) -> Message:
+    """Return the message, for an operation whose result is a message."""
+    return message
+
+
+# -- the classic protocol ---------------------------------------------------------------------------------------------
+
+
+def read_join(request: JoinGroupRequest, client: Client) -> Join:
+    """Return a JoinGroup request. Version 0 has no rebalance timeout."""
+    timeout_ms = request.rebalance_timeout if request.rebalance_timeout >= 0 else request.session_timeout
+    return Join(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client=client,
+        protocol_type=request.protocol_type,
+        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        session_timeout_ms=request.session_timeout,
+        rebalance_timeout_ms=timeout_ms,
+        reason=request.reason,
+        needs_member_id=client.version >= _MEMBER_ID_REQUIRED_FROM,
+        knows_skip_assignment=client.version >= _SKIP_ASSIGNMENT_FROM,
+    )
+
+
+def join_reply(result: JoinResult, version: int) -> JoinGroupResponse:
+    """Return the reply to a JoinGroup request of this version."""
+    protocol_name = result.protocol_name
+    if protocol_name is None and version < _NULL_PROTOCOL_FROM:
+        protocol_name = ""
+    return JoinGroupResponse(
+        error_code=result.error_code,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=protocol_name,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata
+            )
+            for each in result.members
+        ],
+    )
+
+
+def refused_join(member_id: str, code: int, version: int) -> JoinGroupResponse:
+    """Return the reply to a JoinGroup request that is refused as a whole."""
+    return join_reply(JoinResult(error_code=ErrorCode(code), member_id=member_id), version)
+
+
+def read_sync(request: SyncGroupRequest) -> Sync:
+    """Return a SyncGroup request."""
+    return Sync(
+        group_id=request.group_id,
+        sender=Sender(request.member_id, request.group_instance_id, request.generation_id),
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={each.member_id: each.assignment for each in request.assignments},
+    )
+
+
+def sync_reply(result: SyncResult) -> SyncGroupResponse:
+    """Return the reply to a SyncGroup request."""
+    return SyncGroupResponse(
+        error_code=result.error_code,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+def read_heartbeat(request: HeartbeatRequest) -> Sender:
+    """Return the sender of a Heartbeat request."""
+    return Sender(request.member_id, request.group_instance_id, request.generation_id)
+
+
+def heartbeat_reply(code: int) -> HeartbeatResponse:
+    """Return the reply to a Heartbeat request."""
+    return HeartbeatResponse(error_code=code)
+
+
+def read_leave(request: LeaveGroupRequest, version: int) -> list[Leaving]:
+    """Return the members that a LeaveGroup request removes."""
+    if version < _BATCH_LEAVE_FROM:
+        return [Leaving(request.member_id)]
+    return [Leaving(each.member_id, each.group_instance_id, each.reason) for each in request.members]
+
+
+def leave_reply(result: LeaveResult, leaving: list[Leaving], version: int) -> LeaveGroupResponse:
+    """Return the reply to a LeaveGroup request of this version."""
+    if result.error_code:
+        return LeaveGroupResponse(error_code=result.error_code)
+    if version < _BATCH_LEAVE_FROM:
+        return LeaveGroupResponse(error_code=result.members[0])
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code)
+            for each, code in zip(leaving, result.members, strict=True)
+        ]
+    )
+
+
+# -- list and describe ------------------------------------------------------------------------------------------------
+
+
+def listed_group(group: Group) -> ListedGroup:
+    """Return a group as ListGroups shows it."""
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state,
+        group_type=group.group_type,
+    )
+
+
+def deleted_groups(codes: Mapping[str, ErrorCode]) -> DeleteGroupsResponse:
+    """Return the reply to a DeleteGroups request."""
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()]
+    )
+
+
+def described_group(group_id: str, group: Group | None, version: int) -> DescribedGroup:
+    """Return a group as DescribeGroups shows it. Only a Stable group has a protocol and metadata."""
+    if not isinstance(group, ClassicGroup):
+        if version < _DESCRIBE_NOT_FOUND_FROM:
+            return DescribedGroup(group_id=group_id, group_state="Dead")
+        name = shortened(group_id)
+        text = f"Group {name} is not a classic group." if group is not None else f"Group {name} not found."
+        return DescribedGroup(
+            group_id=group_id, group_state="Dead", error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
+        )
+    protocol = group.protocol_name if group.state == STABLE else None
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol or "",
+        members=[
+            DescribedGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata(protocol),
+                member_assignment=each.assignment,
+            )
+            for each in group.members.values()
+        ],
+    )

@@ -1,0 +1,116 @@
+"""Requests to the group coordinator and their results, without the format of the wire protocol.
+
+`replies.py` reads the requests from messages and builds messages from the results. What depends on the version of a
+request is a field here, so that the state machines know no versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ottla.broker.client import Client
+from ottla.model.errors import ErrorCode
+
+#: name and metadata of the protocols (assignment strategies) that a member supports, the most preferred first
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+class Sender(NamedTuple):
+    """The member that a request says it is from."""
+
+    member_id: str
+    group_instance_id: str | None
+    #: of a classic member; the member epoch of a member of the consumer protocol
+    generation: int
+
+
+# -- the classic protocol ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """JoinGroup."""
+
+    group_id: str
+    #: empty for a new member
+    member_id: str
+    group_instance_id: str | None
+    client: Client
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    reason: str | None
+    #: whether a new dynamic member gets its id first, and then joins with it
+    needs_member_id: bool
+    #: whether the client knows the leader without a task, of ``JoinResult.skip_assignment``
+    knows_skip_assignment: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the member that this request asks for, about."""
+        names = len(self.client.client_id) + len(self.group_instance_id or "")
+        return names + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+
+class LeaderView(NamedTuple):
+    """A member, as the leader of its group sees it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinResult:
+    """The generation that a member has joined, or an error."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    #: for the leader: all members
+    members: Sequence[LeaderView] = ()
+    #: the leader must not assign partitions, because the assignments have not changed
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """SyncGroup."""
+
+    group_id: str
+    sender: Sender
+    #: None if the request does not say it
+    protocol_type: str | None
+    protocol_name: str | None
+    #: member id -> assignment, from the leader
+    assignments: Mapping[str, bytes]
+
+
+class SyncResult(NamedTuple):
+    """The assignment of a member, or an error."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class Leaving(NamedTuple):
+    """A member that LeaveGroup removes. An administrator may name a static member by its instance id alone."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str | None = None
+
+
+class LeaveResult(NamedTuple):
+    """An error of the whole request, or the error code of each member."""
+
+    error_code: ErrorCode
+    members: Sequence[ErrorCode] = ()
