@@ -74,7 +74,7 @@ _LARGE_REPLY_UNITS = UNITS_MAX // 2
 _METADATA_THROTTLE_FROM = 3
 
 #: handles the frame ``buffer[start:end]``, whose version and correlation id are known
-_HandWritten = Callable[[Connection, FrameBuffer, memoryview, int, int, int, int], None]
+_HandWritten = Callable[[Connection, FrameBuffer, memoryview, int, int, int, int], object]
 _unpack_start = REQUEST_START.unpack_from
 
 
