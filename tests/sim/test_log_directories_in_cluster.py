@@ -26,7 +26,7 @@ from sim_script import append, append_until, configure, create_topic, play, star
 from sim_world import World
 
 from ottla.broker.metadata.view import NO_LEADER
-from ottla.log.store import RECOVERY_POINTS
+from ottla.log.dir_checkpoints import RECOVERY_POINTS
 from ottla.testing.history import Place
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 

@@ -230,7 +230,7 @@ class Compactor:
     def _finish(self, running: _Pass, end_offset: int) -> None:
         of = running.plan.log
         directory = self._store.dir_of(of)
-        self._store.note_cleaned(of, end_offset)
+        self._store.checkpoints.note_cleaned(directory, of, end_offset)
         log.info(
             "log compacted topic=%s partition=%d bytes_before=%d bytes_after=%d segments_before=%d segments_after=%d "
             "end_offset=%d seconds=%.3f",
@@ -244,7 +244,7 @@ class Compactor:
             if error is not None and not of.deleted and not directory.offline:
                 self._failed(of, error)
 
-        self._threads.submit(lambda: self._store.write_cleaner_offsets(directory), done)
+        self._threads.submit(lambda: self._store.checkpoints.write_cleaner_offsets(directory), done)
 
 
 class _Pass:

@@ -11,9 +11,7 @@ topic's (`folders.py`). It is set aside if the partition is replicated: its batc
 those that were acknowledged, and a follower with the batches of an earlier topic could be elected. It is used if it
 is the only copy, because its file may have been damaged after its batches were acknowledged.
 
-A log that cannot be read at the start is offline, and ``Log.failure`` holds the reason. All other logs start. The files
-of an offline log are not changed, and the checkpoints keep its offsets, so that the next start can open it if the disk
-is healthy again.
+A log that cannot be read at the start is offline (`loading.py`). All other logs start.
 
 A directory that cannot be used at the start is offline (``set_unusable``), and the others are used. A log that is found
 in none of them may be in this one, so it is offline too: it is not created anew.
@@ -29,47 +27,23 @@ from functools import partial
 from ottla.env.advice import directory_advice
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
 from ottla.env.tasks import Threads
-from ottla.log.checkpoints import (
-    CLEAN_STOP,
-    format_offsets,
-    parse_offsets,
-    read_clean_stop,
-    read_offsets,
-    read_topic_ids,
-    write_topic_ids,
-)
+from ottla.log.checkpoints import CLEAN_STOP
 from ottla.log.clean_stop import stop_cleanly
-from ottla.log.directories import CheckpointedOffsets, DirContent, LogDir, Missing, abandon_files, write_meta
+from ottla.log.dir_checkpoints import DirCheckpoints
+from ottla.log.directories import CheckpointedOffsets, LogDir, Missing, abandon_files, write_meta
 from ottla.log.duplicates import choose_duplicates
-from ottla.log.epochs import LeaderEpochs
-from ottla.log.folders import (
-    METADATA,
-    Owner,
-    PartitionSpec,
-    check_topic_id,
-    complete_topic_id,
-    partition_of,
-    set_aside,
-    write_topic_id,
-)
+from ottla.log.folders import METADATA, PartitionSpec, partition_of, set_aside, write_topic_id
+from ottla.log.loading import empty_log, open_folder, read_directory
 from ottla.log.log import Log
-from ottla.log.log_starts import Offsets, first_segment, starts_of
 from ottla.log.moving import FUTURE, FutureLog
-from ottla.log.recovery import CleanStop, open_log
+from ottla.log.recovery import CleanStop
 from ottla.log.segment import Segment
-from ottla.log.truncation import Truncation, is_restarting
+from ottla.log.truncation import Truncation
 from ottla.model.errors import StartError
-from ottla.model.types import TopicPartition, topic_id_text
+from ottla.model.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: recovery points and log start offsets
-Lowered = dict[TopicPartition, tuple[int, int]]
-
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-START_OFFSETS = "log-start-offset-checkpoint"
-HIGH_WATERMARKS = "replication-offset-checkpoint"
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOCK = ".lock"
 #: logs that do not exist yet and for which a directory was chosen; the first ones are forgotten when there are more
 _PREFERRED_MAX = 10_000
@@ -109,6 +83,19 @@ class LogStore:
         self.on_dir_failed: Callable[[LogDir, OSError], None] = lambda *_: None
         #: called when ``synced_start_offset`` of a log has advanced
         self.on_start_synced: Callable[[Log], None] = lambda _: None
+        self.checkpoints = DirCheckpoints(
+            disk,
+            threads,
+            self._topic_ids,
+            start_synced=self._start_synced,
+            dir_failed=self._dir_failed,
+        )
+
+    def _start_synced(self, of: Log) -> None:
+        self.on_start_synced(of)
+
+    def _dir_failed(self, directory: LogDir, error: OSError) -> None:
+        self.on_dir_failed(directory, error)
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -193,63 +180,35 @@ class LogStore:
                 self._create(spec)
                 self.created.add(name)
             else:
-                absent = self._add(unusable, self._empty_log(os.path.join(unusable.path, str(name)), spec))
+                absent = self._add(unusable, empty_log(self._disk, os.path.join(unusable.path, str(name)), spec))
                 absent.failure, self._topic_ids[name] = unusable.failure, spec.topic_id
         return high_watermarks
 
     def _load_directory(
-        self, directory: LogDir, specs: Mapping[TopicPartition, PartitionSpec],
+        self,
+        directory: LogDir,
+        specs: Mapping[TopicPartition, PartitionSpec],
         dir_of_duplicate: Mapping[TopicPartition, str],
-    ) -> list[Missing]:  # fmt: skip
+    ) -> list[Missing]:
         """Open the logs of a directory. Return those whose folders are missing although they had synced records."""
-        path = directory.path
-        for file in self._disk.listdir(path):
-            if file.endswith(".tmp"):
-                # If a checkpoint were written to this file again, a power failure could keep its new name and bring
-                # back its old content.
-                self._disk.remove(os.path.join(path, file))
-        clean = read_clean_stop(self._disk, path)
-        self.was_clean &= clean is not None or not any(map(partition_of, self._disk.listdir(path)))
-        directory.has_clean_stop, directory.clean_folders = clean is not None, frozenset(clean or ())
-        recovery_points = read_offsets(self._disk, path, RECOVERY_POINTS)
-        start_offsets = read_offsets(self._disk, path, START_OFFSETS)
-        directory.note_checkpointed(recovery_points)
-        directory.note_checkpointed(start_offsets)
-        directory.known_names = {*recovery_points, *filter(None, map(partition_of, clean or ()))}
-        cleaner_offsets = self._load_cleaner_offsets(directory)
-        directory.high_watermarks = marks = read_offsets(self._disk, path, HIGH_WATERMARKS)
-        directory.note_checkpointed(marks)
-        folders = dict.fromkeys(self._disk.listdir(path))
-        for folder in folders:
+        path, found = directory.path, read_directory(self._disk, directory, self.checkpoints)
+        self.was_clean &= found.clean is not None or not any(map(partition_of, found.folders))
+        for folder in found.folders:
             name = partition_of(folder)
             if folder.endswith(("-delete", FUTURE)):
                 self._remove_folder(os.path.join(path, folder))
             elif name is not None and dir_of_duplicate.get(name, path) != path:
                 set_aside(self._disk, path, folder, "moved")
             elif name is not None and (spec := specs.get(name)) is not None:
-                offsets = CheckpointedOffsets(
-                    recovery_point=recovery_points.get(name), start=start_offsets.get(name),
-                    high_watermark=marks.get(name),
-                    cleaner=None if cleaner_offsets is None else cleaner_offsets.get(name, 0),
-                )  # fmt: skip
-                self._open(directory, folder, spec, (clean or {}).get(folder), offsets)
+                self._open(directory, spec, found.clean_stop_of(folder), found.offsets_of(name))
             elif name is not None:
-                if cleaner_offsets is not None and name in cleaner_offsets:
-                    directory.cleaner_offsets[name] = cleaner_offsets[name]
+                if found.cleaner_offsets is not None and name in found.cleaner_offsets:
+                    directory.cleaner_offsets[name] = found.cleaner_offsets[name]
                 log.warning("ignoring the folder of an unknown partition path=%s", os.path.join(path, folder))
-        if cleaner_offsets is not None:
+        if found.cleaner_offsets is not None:
             # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
-            self.write_cleaner_offsets(directory)
-        # A folder that was set aside is not lost: its batches are not those of the partition.
-        if clean is not None:
-            names = ((partition_of(folder), end) for folder, end in clean.items() if folder not in folders)
-            return [Missing(directory, name, end) for name, end in names if name is not None]
-        return [
-            Missing(directory, name, None, recovery_points[name])
-            for name, topic_id in read_topic_ids(self._disk, path).items()
-            if recovery_points.get(name) and str(name) not in folders and directory.content is DirContent.CURRENT
-            and name in specs and topic_id_text(specs[name].topic_id) == topic_id
-        ]  # fmt: skip
+            self.checkpoints.write_cleaner_offsets(directory)
+        return found.missing(self._disk, specs)
 
     def begin_writing(self) -> None:
         """Prepare for appends, when the metadata store knows which of the loaded logs are lost. Raise OSError."""
@@ -257,7 +216,7 @@ class LogStore:
             try:
                 # Logs may lack records that had been synced. What they copy in their place is not synced yet.
                 opened = (each for each in directory.logs.values() if each.failure is None)
-                self._lower((each, each.log_end_offset, None) for each in opened)
+                self.checkpoints.lower(directory, ((each, each.log_end_offset, None) for each in opened))
                 # From here on the next start must treat a crash as a crash.
                 self._disk.remove(os.path.join(directory.path, CLEAN_STOP))
                 self._disk.fsync_dir(directory.path)
@@ -283,40 +242,14 @@ class LogStore:
         return choose_duplicates(self._disk, specs, several)
 
     def _open(
-        self, directory: LogDir, folder: str, spec: PartitionSpec, clean: CleanStop | None, offsets: CheckpointedOffsets
+        self, directory: LogDir, spec: PartitionSpec, clean: CleanStop | None, offsets: CheckpointedOffsets
     ) -> None:
-        """Open the log in ``folder``; if it cannot be read, add an offline log. Raise OSError if a write fails.
-
-        Set the folder aside instead if it belongs to an earlier topic with the same name.
-        """
-        path = os.path.join(directory.path, folder)
         self._topic_ids[spec.name] = spec.topic_id
-        try:
-            owner = check_topic_id(self._disk, directory.path, folder, spec)
-            was_empty = clean.log_end_offset == 0 if clean is not None else not directory.has_clean_stop
-            if owner is Owner.NOT_KNOWN and (offsets.recovery_point or not was_empty):
-                self.lost.add(spec.name)  # the file was damaged, and the log may have had records
-            if owner is Owner.NOT_KNOWN or owner is Owner.EARLIER_TOPIC:
-                return
-            opened = self._add(directory, open_log(
-                self._disk, path, spec.name, spec.settings, clean=clean, recovery_point=offsets.recovery_point or 0,
-                log_start_offset=offsets.start or 0, cleaner_offset=offsets.cleaner,
-                high_watermark=offsets.high_watermark or 0, replicated=spec.replicated,
-            ))  # fmt: skip
-        except OSError as error:
-            if isinstance(error, WriteFailed) or error.errno in NO_DESCRIPTORS:
-                raise
-            log.critical("log cannot be read, its partition is offline partition=%s error=%s", spec.name, error)
-            opened = self._add(directory, self._empty_log(path, spec))
-            opened.failure = str(error)
-            directory.unreadable[spec.name] = offsets
-            if offsets.cleaner:
-                directory.cleaner_offsets[spec.name] = offsets.cleaner
-            return
-        if owner is Owner.ASSUMED:
-            complete_topic_id(self._disk, path, spec.topic_id)
-        if opened.first_dirty_offset:
-            directory.cleaner_offsets[spec.name] = opened.first_dirty_offset
+        opened = open_folder(self._disk, directory, spec, clean, offsets)
+        if opened.is_lost:
+            self.lost.add(spec.name)
+        if opened.log is not None:
+            self._add(directory, opened.log)
 
     def _open_lost(self, missing: Missing, spec: PartitionSpec) -> None:
         """Open a log whose folder was lost: its topic exists, so the broker did not delete it.
@@ -330,7 +263,7 @@ class LogStore:
         no_offsets = CheckpointedOffsets(
             recovery_point=missing.recovery_point, start=None, high_watermark=None, cleaner=0
         )  # fmt: skip
-        self._open(directory, str(name), spec, missing.clean, no_offsets)
+        self._open(directory, spec, missing.clean, no_offsets)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
         opened.on_roll = self._sync_sealed_segment
@@ -405,17 +338,10 @@ class LogStore:
         preferred = self._preferred.pop(spec.name, None)
         directory = preferred if preferred in usable else min(usable, key=lambda d: len(d.logs))
         folder = os.path.join(directory.path, str(spec.name))
-        made = self._empty_log(folder, spec)
+        made = empty_log(self._disk, folder, spec)
         made.make_folder = partial(self._make_folder, directory, spec)
         self._topic_ids[spec.name] = spec.topic_id
         return self._add(directory, made)
-
-    def _empty_log(self, folder: str, spec: PartitionSpec) -> Log:
-        return Log(
-            disk=self._disk, directory=folder, name=spec.name, settings=spec.settings,
-            segments=[Segment(self._disk, folder, 0)], log_start_offset=0, log_end_offset=0, epochs=LeaderEpochs(),
-            producers=None,
-        )  # fmt: skip
 
     def _make_folder(self, directory: LogDir, spec: PartitionSpec) -> None:
         folder = os.path.join(directory.path, str(spec.name))
@@ -426,7 +352,7 @@ class LogStore:
         directory.high_watermarks.pop(spec.name, None)
         if spec.name in directory.checkpointed:
             # Remove the offsets of an earlier topic with this name: recovery would apply them to the new one.
-            self._write_offsets(directory, sync=True)
+            self.checkpoints.write_offsets(directory, sync=True)
         self._write_folder(folder, spec)
 
     def _write_folder(self, folder: str, spec: PartitionSpec) -> None:
@@ -505,7 +431,7 @@ class LogStore:
         if copy.first_dirty_offset:
             target.cleaner_offsets[name] = copy.first_dirty_offset
         try:
-            self._write_offsets(target, sync=True)
+            self.checkpoints.write_offsets(target, sync=True)
             if self._disk.exists(path):
                 set_aside(self._disk, target.path, str(name), "earlier")
             self._disk.rename(copy.directory, path)
@@ -581,7 +507,7 @@ class LogStore:
         """Advance the log start offset. A thread syncs it, another deletes the files of the segments before it."""
         dropped = of.advance_log_start(offset)
         if of.log_start_offset > of.synced_start_offset:
-            self._sync_starts(self.dir_of(of))
+            self.checkpoints.sync_starts(self.dir_of(of))
         if not dropped:
             return
         # Delete older segments first, even those of an earlier job that is not done yet. A power failure between two
@@ -617,23 +543,11 @@ class LogStore:
         """
         for directory in self.usable_dirs():
             try:
-                self._write_checkpoints(directory, high_watermarks, sync=sync)
+                self.checkpoints.write(directory, high_watermarks, sync=sync)
                 if any(each.log_start_offset > each.synced_start_offset for each in directory.logs.values()):
-                    self._sync_starts(directory)  # the last attempt failed because the disk was full
+                    self.checkpoints.sync_starts(directory)  # the last attempt failed because the disk was full
             except OSError as error:
                 log.error("checkpoints could not be written path=%s error=%s", directory.path, error)
-
-    def _write_checkpoints(
-        self, directory: LogDir, high_watermarks: Mapping[TopicPartition, int], *, sync: bool
-    ) -> None:  # fmt: skip
-        marks = {
-            name: min(high_watermarks[name], each.log_end_offset)
-            for name, each in directory.logs.items()
-            if name in high_watermarks and not is_restarting(each)
-        }
-        marks |= {name: o.high_watermark for name, o in directory.unreadable.items() if o.high_watermark is not None}
-        directory.high_watermarks = marks
-        self._write_offsets(directory, sync=sync)
 
     def lower_checkpoints(self, truncations: Sequence[Truncation]) -> None:
         """Sync checkpoints that hold no offset after the new ends of these logs, except new log start offsets.
@@ -641,117 +555,17 @@ class LogStore:
         Raise WriteFailed. Truncations need this before they remove batches. Recovery would otherwise take the removed
         batches for lost ones and fill their offsets. Each directory is written once, whatever the number of its logs.
         """
-        self._lower((each.log, each.end_offset, each.log_start_offset) for each in truncations)
-
-    def _lower(self, ends: Iterable[tuple[Log, int, int | None]]) -> None:
-        lowered: dict[LogDir, Lowered] = {}
-        for of, end_offset, new_start in ends:
-            directory, name = self.dir_of(of), of.name
-            if new_start is None and directory.checkpointed.get(name, 0) <= end_offset:
-                continue
-            for offsets in (directory.cleaner_offsets, directory.high_watermarks):
-                if offsets.get(name, 0) > end_offset:
-                    offsets[name] = end_offset
-                    if not end_offset:
-                        del offsets[name]
-            start = min(of.log_start_offset, end_offset) if new_start is None else new_start
-            lowered.setdefault(directory, {})[name] = min(of.recovery_point, end_offset), start
-        for directory, offsets_of in lowered.items():
-            self._write_offsets(directory, sync=True, lowered=offsets_of)
-
-    def _write_offsets(self, directory: LogDir, *, sync: bool, lowered: Lowered | None = None) -> None:
-        """Write the recovery points, log start offsets and high watermarks of a directory.
-
-        ``lowered`` has the recovery points and log start offsets of logs that are about to be truncated.
-        """
-        points = {name: each.recovery_point for name, each in directory.logs.items() if each.log_end_offset}
-        points |= {name: 0 for name, each in directory.logs.items() if is_restarting(each)}
-        starts = self._starts(directory)
-        for name, (point, start) in (lowered or {}).items():
-            points[name], starts[name] = point, start
-        points |= {name: o.recovery_point for name, o in directory.unreadable.items() if o.recovery_point is not None}
-        marks = directory.high_watermarks
-        for offsets in (points, starts, marks):
-            directory.note_checkpointed(offsets)
-        ids = {name: topic_id_text(self._topic_ids[name]) for name in points if name in self._topic_ids}
-        if ids != directory.topic_ids_written or (sync and not directory.are_topic_ids_synced):
-            # Before the recovery points: they prove only for a log of the same topic that it had records.
-            write_topic_ids(self._disk, directory.path, ids, sync=sync)
-            directory.topic_ids_written, directory.are_topic_ids_synced = ids, sync
-        self._write_checkpoint(directory, RECOVERY_POINTS, points, sync)
-        if sync:
-            directory.starts.write(starts, partial(self._write_checkpoint, directory, START_OFFSETS, sync=True))
-        self._write_checkpoint(directory, HIGH_WATERMARKS, marks, sync)
-        if sync:
-            self._starts_synced(directory, starts)
-            self.write_cleaner_offsets(directory)
-            # Only now: without a sync, a power failure can bring back the previous version of a checkpoint.
-            directory.checkpointed = {}
-            for offsets in (points, starts, marks, directory.cleaner_offsets):
-                directory.note_checkpointed(offsets)
-
-    def _starts(self, directory: LogDir) -> dict[TopicPartition, int]:
-        unreadable = {name: o.start for name, o in directory.unreadable.items() if o.start is not None}
-        return starts_of(directory.logs) | unreadable
-
-    def _sync_starts(self, directory: LogDir) -> None:
-        def current() -> Offsets:
-            starts = self._starts(directory)
-            directory.note_checkpointed(starts)
-            return starts
-
-        write = partial(self._write_checkpoint, directory, START_OFFSETS, sync=True)
-        synced, failed = partial(self._starts_synced, directory), partial(self._dir_failed, directory)
-        directory.starts.write_in_thread(self._threads, current, write, synced, failed)
-
-    def _starts_synced(self, directory: LogDir, starts: Offsets) -> None:
-        for name, of in list(directory.logs.items()):
-            if of.log_start_offset > of.synced_start_offset:
-                # Segments before this one were deleted, and their folder was synced after that.
-                offset = max(starts.get(name, 0), first_segment(of).base_offset)
-                if min(offset, of.log_start_offset) > of.synced_start_offset:
-                    of.synced_start_offset = min(offset, of.log_start_offset)
-                    self.on_start_synced(of)
-
-    def _dir_failed(self, directory: LogDir, error: OSError) -> None:
-        self.on_dir_failed(directory, error)
-
-    def _load_cleaner_offsets(self, directory: LogDir) -> dict[TopicPartition, int] | None:
-        """Return the offsets in the cleaner's checkpoint; None if the file exists but cannot be read."""
-        path = os.path.join(directory.path, CLEANER_OFFSETS)
-        offsets: dict[TopicPartition, int] | None = None
-        try:
-            offsets = parse_offsets(self._disk.read_file(path))
-        except (ValueError, IndexError, OSError) as error:
-            log.warning(
-                "ignoring the damaged checkpoint of the cleaner, gaps in logs are not checked path=%s error=%s",
-                path, error,
-            )  # fmt: skip
-        directory.cleaner_offsets_written = offsets
-        directory.note_checkpointed(offsets or {})
-        return offsets
-
-    def note_cleaned(self, of: Log, offset: int) -> None:
-        """Record that the log is compacted below ``offset``; ``write_cleaner_offsets`` writes it to the checkpoint."""
-        directory = self.dir_of(of)
-        of.first_dirty_offset = directory.cleaner_offsets[of.name] = offset
-        directory.note_checkpointed({of.name: offset})
+        ends: dict[LogDir, list[tuple[Log, int, int | None]]] = {}
+        for each in truncations:
+            ends.setdefault(self.dir_of(each.log), []).append((each.log, each.end_offset, each.log_start_offset))
+        for directory, of_directory in ends.items():
+            self.checkpoints.lower(directory, of_directory)
 
     def _note_gap(self, of: Log, offset: int) -> None:
         """Sync the fact that the log has gaps: its leader has compacted it below ``offset``."""
-        self.note_cleaned(of, offset)
-        self.write_cleaner_offsets(self.dir_of(of))
-
-    def write_cleaner_offsets(self, directory: LogDir) -> None:
-        """Write and sync the cleaner's checkpoint if it changed. Recovery needs it for logs compacted in the past."""
-        with directory.cleaner_file:
-            offsets = directory.cleaner_offsets.copy()
-            if offsets != directory.cleaner_offsets_written:
-                self._write_checkpoint(directory, CLEANER_OFFSETS, offsets, sync=True)
-                directory.cleaner_offsets_written = offsets
-
-    def _write_checkpoint(self, directory: LogDir, file: str, offsets: Offsets, sync: bool) -> None:
-        self._disk.write_file(os.path.join(directory.path, file), format_offsets(offsets), sync=sync)
+        directory = self.dir_of(of)
+        self.checkpoints.note_cleaned(directory, of, offset)
+        self.checkpoints.write_cleaner_offsets(directory)
 
     # -- stop -----------------------------------------------------------------------------------------------------
 
@@ -760,7 +574,7 @@ class LogStore:
 
         Return whether all directories could be written.
         """
-        write_checkpoints = partial(self._write_checkpoints, high_watermarks=high_watermarks, sync=True)
+        write_checkpoints = partial(self.checkpoints.write, high_watermarks=high_watermarks, sync=True)
         is_clean = stop_cleanly(self._disk, self.usable_dirs(), self._threads, write_checkpoints)
         self.unlock()
         return is_clean

@@ -18,10 +18,10 @@ from ottla.env.disk import RealDisk
 from ottla.log import compaction
 from ottla.log.cleaner import CleanerFailed, CleanJob, Source, Uncleanable, clean, clean_in_process
 from ottla.log.compaction import plan_compaction
+from ottla.log.dir_checkpoints import CLEANER_OFFSETS
 from ottla.log.producers import Producers
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import Segment
-from ottla.log.store import CLEANER_OFFSETS
 from ottla.model.batch import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, read_header
 from ottla.model.records import iterate_records
 

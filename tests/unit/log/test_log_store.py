@@ -12,8 +12,8 @@ from tests.unit.log.log_fixtures import NAME, NOW, append, batch, contents, offs
 from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
 from ottla.log.checkpoints import CLEAN_STOP, read_clean_stop, read_offsets, read_topic_ids
+from ottla.log.dir_checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from ottla.log.directories import META, LogDir, check_owner, read_meta
-from ottla.log.store import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
 from ottla.model.errors import StartError
 from ottla.model.types import TopicPartition, topic_id_text
 from ottla.testing.disk import MemoryDisk
