@@ -27,6 +27,7 @@ HOT_MODULES = (
     "ottla/broker/component.py",
     "ottla/broker/dispatch.py",
     "ottla/log/log.py",
+    "ottla/log/log_state.py",
     "ottla/log/segment.py",
     "ottla/net/connection.py",
     "ottla/net/server.py",

@@ -18,7 +18,6 @@ abandoned. A truncation first completes the renaming of an output.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from ottla.log.cleaner import (
 )
 from ottla.log.index import TIME_ENTRY_BYTES
 from ottla.log.log import Log
-from ottla.log.segment import Segment
+from ottla.log.segment import Segment, segment_number
 from ottla.log.store import LogStore
 from ottla.model.batch import HEADER_BYTES
 from ottla.model.errors import KafkaError
@@ -85,10 +84,10 @@ def plan_compaction(of: Log, last_stable_offset: int, now_ms: int) -> Compaction
     first_dirty = of.first_dirty_offset
     if not of.log_start_offset <= first_dirty <= of.log_end_offset:
         first_dirty = of.log_start_offset
-    dirty_from = max(bisect_right(segments, first_dirty, key=_base_offset) - 1, 0)
+    dirty_from = segment_number(segments, first_dirty)
     limit = min(of.active.base_offset, last_stable_offset, of.recovery_point)
     # A segment ends at the base offset of the next one: the active segment is never included.
-    end = max(bisect_right(segments, limit, key=_base_offset) - 1, 0)
+    end = segment_number(segments, limit)
     if settings.min_compaction_lag_ms > 0:
         end = _first_young(segments, dirty_from, end, now_ms - settings.min_compaction_lag_ms)
     dirty = segments[dirty_from:end]
@@ -389,7 +388,3 @@ def _job_of(plan: CompactionPlan, now_ms: int, settings: BrokerSettings) -> Clea
         producers=plan.log.producers.rows(),
         aborted=tuple(plan.log.aborted_between(plan.sources[0].base_offset, plan.end_offset)),
     )
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset

@@ -12,12 +12,7 @@ reply, so that twenty small produce requests cost one system call per log. ``app
 ``append`` also takes the batches of transactions; ``append_marker`` appends the control batch that ends a transaction.
 A read_committed consumer gets the records below ``first_unstable_offset`` and the list of aborted transactions in them.
 
-Invariants:
-
-- log_start <= written_end and synced_end <= written_end <= log_end.
-- Offsets in the file are consecutive, except for the gaps that compaction leaves in sealed segments.
-- Only ``truncate_to`` and ``replace_segments`` change batches below ``written_end_offset``.
-- If ``append`` raises, it has changed nothing.
+`log_state.py` has the state and its invariants. If ``append`` raises, it has changed nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +20,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from struct import Struct
 
 from crc32c import crc32c
 
-from ottla.env.disk import Disk
 from ottla.log import replication, truncation
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
-from ottla.log.opening import InlineBudget, is_plain, open_for
+from ottla.log.index import RELATIVE_OFFSET_MAX
+from ottla.log.log_state import LogState
+from ottla.log.opening import open_for
 from ottla.log.producers import (
     ProducerEntry,
     Producers,
@@ -46,11 +38,10 @@ from ottla.log.producers import (
     replay_segments,
     snapshot_path,
 )
-from ottla.log.refused import RefusedSequences
-from ottla.log.segment import NO_TIMESTAMP, FileRegion, Segment, SyncJob
+from ottla.log.segment import FileRegion, Segment, segment_number
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
-from ottla.log.truncation import EPOCHS_FILE, Truncation, UnsyncedTruncation
+from ottla.log.truncation import EPOCHS_FILE
 from ottla.log.validation import raise_if_invalid, raise_if_too_large
 from ottla.model.batch import (
     CODEC_MASK,
@@ -75,17 +66,14 @@ from ottla.model.errors import (
 )
 from ottla.model.records import find_timestamp, max_timestamp_record
 from ottla.model.settings import TopicSettings
-from ottla.model.types import FrameBuffer, TopicPartition
+from ottla.model.types import FrameBuffer
 
 log = logging.getLogger(__name__)
-
-Buffer = bytes | bytearray | memoryview
 
 #: a batch up to this size becomes pending; a larger one is written immediately and without a copy
 PENDING_BATCH_BYTES_MAX = 32768
 #: more pending bytes than this are written before the end of the event loop's turn
 PENDING_BYTES_MAX = 1 << 20
-_base_offset = attrgetter("base_offset")
 #: cached positions of the offsets that sequential readers will ask for next
 _HINTS_MAX = 32
 #: a batch that is decompressed to find a timestamp may be this many times larger than max.message.bytes
@@ -100,91 +88,22 @@ _ATTRIBUTES_AND_CRC = Struct(">Ih")
 _TIMESTAMP = Struct(">q")
 
 
-class Log:
+class Log(LogState):
     """The log of one partition. All access to its files goes through this class."""
-
-    def __init__(
-        self, *, disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, segments: list[Segment],
-        log_start_offset: int, log_end_offset: int, epochs: LeaderEpochs, producers: Producers | None,
-        epochs_synced: bool = False,
-    ) -> None:  # fmt: skip
-        # Shared
-        self.disk = disk
-        self.directory = directory
-        self.name = name
-        #: creates the folder before the first append, so that creating a topic is cheap; None if the folder exists
-        self.make_folder: Callable[[], None] | None = None
-        #: called with each segment that was sealed
-        self.on_roll: Callable[[Log, Segment], None] = _ignore
-        #: called before truncations
-        self.lower_checkpoints: Callable[[Sequence[Truncation]], None] = _ignore
-        #: called before a batch that does not follow the log end is appended, with the log end; see `replication.py`
-        self.on_gap: Callable[[Log, int], None] = _ignore
-        #: how many bytes of batches may still be opened in this turn; all logs of a broker share one budget
-        self.inline_budget = InlineBudget()
-
-        # Contents
-        self.lost_synced = False  # whether recovery did not find all records that had been synced
-        self.segments = segments
-        self.active = segments[-1]
-        self.epochs = epochs
-        #: None until first used; then loaded as of ``_producers_offset``, because no producer has appended since
-        self._producers = producers
-        self._producers_offset = log_end_offset
-        #: transactions whose marker may still be at or above the high watermark, ordered by marker offset
-        self.ended: list[EndedTransaction] = []
-        #: whether ``leader-epoch-checkpoint`` is synced and equals ``epochs``
-        self._epochs_synced = epochs_synced
-        #: whether the file has all of ``epochs``: recovery may have found epochs that it lacks
-        self._epochs_written = epochs_synced
-        #: sealed segments whose indexes could not be written because the disk was full
-        self.sealed_unindexed: list[Segment] = []
-        #: segments that were dropped from the log start and whose files may still exist, or reappear after a crash
-        self.undeleted: list[Segment] = []
-        #: the partition was deleted: its folder was renamed, and the log must not use its files any more
-        self.deleted = False
-        #: why the log is offline: its files were unreadable at the start, or a failed write could not be undone
-        self.failure: str | None = None
-        #: a truncation whose changes of the files are not synced yet; nothing is appended before
-        self.unsynced_truncation: UnsyncedTruncation | None = None
-
-        # Offsets
-        #: the first offset that readers may fetch
-        self.log_start_offset = log_start_offset
-        #: the log does not start before this offset after a power failure
-        self.synced_start_offset = log_start_offset
-        #: the offset of the next record
-        self.log_end_offset = log_end_offset
-        #: all batches below this offset are written to the file
-        self.written_end_offset = log_end_offset
-        #: all batches below this offset are synced and survive a power failure
-        self.synced_end_offset = log_end_offset
-        #: all records below this offset were compacted: they have only one value per key
-        self.first_dirty_offset = 0
-        self.leader_epoch = max(epochs.latest, 0)
-
-        # Pending
-        #: the batches at the end of the active segment that are not yet written; it holds their total size
-        self.pending: list[Buffer] = []
-        #: bytes appended since the process started; only differences are meaningful
-        self.appended_bytes = 0
-        #: offset -> segment and position: where reads ended, and sequential readers (each follower, consumers) continue
-        self._hints: dict[int, tuple[Segment, int]] = {}
-        self.refused = RefusedSequences()
-        #: a batch with a newer timestamp is appended to a new segment
-        self._roll_after_ms = 0
-        #: the broker's time when the active segment got its first batch; 0 if that was before the process started
-        self._active_since_ms = 0
-        #: whether ``_prepare`` has run since the start of the process or of this leadership
-        self._prepared = False
-        self.configure(settings)
 
     # -- append ---------------------------------------------------------------------------------------------------
 
     def append(
-        self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, transactional: bool = False,
-        sequenced: bool = True, opened: TopicSettings | None = None,
-    ) -> tuple[int, int]:  # fmt: skip
+        self,
+        buffer: FrameBuffer,
+        view: memoryview,
+        start: int,
+        end: int,
+        now_ms: int,
+        transactional: bool = False,
+        sequenced: bool = True,
+        opened: TopicSettings | None = None,
+    ) -> tuple[int, int]:
         """Append the client's batch in ``buffer[start:end]``. Return its base offset and the offset after its last.
 
         Raise the KafkaError for the reply, OSError, or NeedsOpening if opening the batch would block the event loop
@@ -281,9 +200,15 @@ class Log:
         return base, last + 1
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int,
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
         transaction_version: int = 0,
-    ) -> tuple[int, int]:  # fmt: skip
+    ) -> tuple[int, int]:
         """Append the marker that ends the producer's transaction. Return the marker's offset and the offset after it.
 
         Raise the KafkaError for the reply, or OSError; the log is then unchanged. Like Kafka, append the marker even
@@ -370,11 +295,6 @@ class Log:
             segment.pending_bytes = 0
         self.written_end_offset = self.log_end_offset
 
-    def become_leader(self, epoch: int) -> None:
-        """Append the following batches with ``epoch``. The first of them adds the epoch to the epoch history."""
-        self.leader_epoch = epoch
-        self._prepared = False
-
     def _prepare(self) -> None:
         """Create the folder, record the leader epoch and load the timestamps that ``append`` needs.
 
@@ -408,16 +328,6 @@ class Log:
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def needs_roll(self, size_bytes: int, max_timestamp: int, last_offset: int) -> bool:
-        """Return whether a batch with these properties must be appended to a new segment."""
-        segment = self.active
-        return segment.size_bytes > 0 and (
-            segment.size_bytes + size_bytes > self._segment_bytes
-            or max_timestamp > self._roll_after_ms
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            or len(segment.offset_index.entries) >= self._index_entries_max
-        )
-
     def roll(self) -> Segment:
         """Seal the active segment. Return the new active segment, which starts at the log end offset."""
         truncation.complete(self)
@@ -437,11 +347,6 @@ class Log:
         self.on_roll(self, sealed)
         return segment
 
-    def begin_segment(self, first_timestamp: int, now_ms: int) -> None:
-        self.active.first_timestamp = first_timestamp
-        self._active_since_ms = now_ms
-        self._roll_after_ms = self._roll_deadline()
-
     def maybe_roll_by_age(self, now_ms: int) -> None:
         """Roll the active segment if segment.ms has passed, because compaction skips the active segment.
 
@@ -454,37 +359,11 @@ class Log:
             if now_ms - since_ms > self._segment_ms and self.written_end_offset == self.log_end_offset:
                 self.roll()
 
-    @property
-    def _segment_ms(self) -> int:
-        settings = self.settings
-        return min(settings.segment_ms, settings.max_compaction_lag_ms) if settings.compact else settings.segment_ms
-
     def _truncate_failed_write(self) -> None:
         """Truncate the bytes of a failed write after the last batch, because a clean start trusts file sizes."""
         active = self.active
         if active.is_open and self.disk.size(active.file.fd) > active.written_bytes:
             self.disk.truncate(active.file.fd, active.written_bytes)
-
-    def _roll_deadline(self) -> int:
-        first = self.active.first_timestamp
-        if first == NO_TIMESTAMP:
-            return (1 << 63) - 1
-        return first + self._segment_ms - self.settings.segment_jitter_ms
-
-    def configure(self, settings: TopicSettings) -> None:
-        """Use ``settings`` from the next batch on."""
-        self.settings = settings
-        # Copies of the settings that every append reads: one attribute access instead of two.
-        self._max_message_bytes = settings.max_message_bytes
-        self._segment_bytes = settings.segment_bytes
-        self._index_interval_bytes = settings.index_interval_bytes
-        self._index_entries_max = settings.segment_index_bytes // OFFSET_ENTRY_BYTES
-        self.flush_acks_all = settings.flush_acks_all
-        self.flush_messages = settings.flush_messages
-        self._after_max_ms = (1 << 62) if settings.log_append_time else settings.message_timestamp_after_max_ms
-        #: whether ``append`` needs only the batch header
-        self._plain = is_plain(settings)
-        self._roll_after_ms = self._roll_deadline()
 
     def advance_log_start(self, offset: int) -> list[Segment]:
         """Advance the log start offset. Return the dropped segments: those that end before it. The caller deletes them.
@@ -493,45 +372,6 @@ class Log:
         dropped segment, and recovery would then discard all segments that follow it, even synced ones.
         """
         return truncation.advance_log_start(self, offset)
-
-    def drop_first_segments(self, count: int) -> list[Segment]:
-        """Drop the first segments and return them."""
-        dropped, self.segments = self.segments[:count], self.segments[count:]
-        for segment in dropped:
-            segment.dropped = True
-        self.undeleted += dropped
-        self._hints.clear()
-        self.epochs.truncate_from_start(self.log_start_offset)
-        self._epochs_synced = False
-        return dropped
-
-    def replace_segments(self, sources: list[Segment], cleaned: Segment) -> bool:
-        """Replace ``sources`` by the compacted segment. Return False if one of them is no longer in the log.
-
-        The file of ``cleaned`` is open and is renamed later. Readers of the old segments keep their files and indexes
-        open as long as they need them.
-        """
-        first = bisect_left(self.segments, cleaned.base_offset, key=_base_offset)
-        end = first + len(sources)
-        if self.segments[first:end] != sources or end >= len(self.segments):
-            return False
-        self.segments = [*self.segments[:first], cleaned, *self.segments[end:]]
-        cleaned.swap_sources = sources
-        for segment in sources:
-            segment.dropped = True
-        self._hints.clear()
-        return True
-
-    def replace_active(self, number: int, active: Segment) -> None:
-        """Replace the segments from ``number`` on, all of which were dropped, by one new segment."""
-        self.segments = [*self.segments[:number], active]
-        self.active = active
-        self.sealed_unindexed = [segment for segment in self.sealed_unindexed if not segment.dropped]
-        self._roll_after_ms = self._roll_deadline()
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
 
     # -- read -----------------------------------------------------------------------------------------------------
 
@@ -549,7 +389,7 @@ class Log:
         if hint is not None:
             segment, position = hint
         else:
-            segment = self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
+            segment = self.segments[segment_number(self.segments, offset)]
             position = segment.position_of(offset)
         end = segment.written_bytes
         if end_offset < self.written_end_offset:
@@ -573,7 +413,7 @@ class Log:
     ) -> FileRegion | None:
         """Read from the segment after ``segment``: compaction may have removed the last batches of ``segment``."""
         self._hints.clear()  # they may lead to the end of ``segment``
-        following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
+        following = segment_number(self.segments, segment.base_offset) + 1
         if following >= len(self.segments):
             return None
         return self.read(self.segments[following].base_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
@@ -589,10 +429,6 @@ class Log:
                 began = each.first_offset
         return None if began is None else max(began, self.log_start_offset)
 
-    def note_high_watermark(self, high_watermark: int) -> None:
-        """Forget the ended transactions whose marker is below the high watermark: they can no longer be truncated."""
-        self.ended = [each for each in self.ended if each.last_offset >= high_watermark]
-
     def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of every aborted transaction that overlaps [start, end)."""
         return [(each.producer_id, each.first_offset) for each in self.aborted_between(start, end)]
@@ -600,7 +436,7 @@ class Log:
     def aborted_between(self, start: int, end: int) -> list[EndedTransaction]:
         """Return every aborted transaction that overlaps [start, end)."""
         found = []
-        for segment in self.segments[max(bisect_right(self.segments, start, key=_base_offset) - 1, 0) :]:
+        for segment in self.segments[segment_number(self.segments, start) :]:
             for each in self.aborted_in(segment):
                 if each.last_offset >= start and each.first_offset < end:
                     found.append(each)
@@ -611,7 +447,7 @@ class Log:
 
     def aborted_within(self, offset: int, region: FileRegion, end_offset: int) -> list[tuple[int, int]]:
         """Return the aborted transactions in ``region``, which ``read`` returned for ``offset`` and ``end_offset``."""
-        segments = self.segments[max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0) :]
+        segments = self.segments[segment_number(self.segments, offset) :]
         if not any(map(self.aborted_in, segments)):
             return []
         for segment in segments:
@@ -628,7 +464,7 @@ class Log:
             return segment.aborted
         except ValueError as error:
             log.warning("transaction index is rebuilt path=%s reason=%s", segment.path(".txnindex"), error)
-        following = bisect_right(self.segments, segment.base_offset, key=_base_offset)
+        following = segment_number(self.segments, segment.base_offset) + 1
         end = self.segments[following].base_offset if following < len(self.segments) else self.log_end_offset
         producers, replay_from = load_snapshot(self.disk, self.directory, segment.base_offset)
         ended = replay_segments(producers, self.segments, replay_from, end)
@@ -657,46 +493,6 @@ class Log:
 
     # -- sync -----------------------------------------------------------------------------------------------------
 
-    def unsynced(self) -> list[tuple[Segment, int]]:
-        """Return the segments with written bytes that are not synced, each with its written size."""
-        first = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
-        sizes = [(segment, segment.written_bytes) for segment in self.segments[first:]]
-        return [(segment, size) for segment, size in sizes if size and segment.synced_bytes < size]
-
-    def start_sync(self) -> SyncJob:
-        """Return the job that syncs everything that is written now. ``note_synced`` takes it when it is complete."""
-        return SyncJob(self.unsynced(), self.active, self.written_end_offset)
-
-    def note_synced(self, job: SyncJob) -> None:
-        """Record that the job is complete. It proves nothing about a segment that was truncated meanwhile."""
-        if not job.active.dropped:
-            self.synced_end_offset = max(self.synced_end_offset, job.end_offset)
-        self.note_segments_synced(job.segments)
-
-    def note_segments_synced(self, segments: list[tuple[Segment, int]]) -> None:
-        """Record that the segments are synced up to the given sizes. Ignore dropped segments."""
-        for segment, size in segments:
-            if not segment.dropped:
-                segment.synced_bytes = max(segment.synced_bytes, size)
-        number = max(bisect_right(self.segments, self.synced_end_offset, key=_base_offset) - 1, 0)
-        while (segment := self.segments[number]) is not self.active and segment.synced_bytes >= segment.size_bytes:
-            number += 1
-            self.synced_end_offset = max(self.synced_end_offset, self.segments[number].base_offset)
-        if segment is self.active and segment.synced_bytes >= segment.written_bytes:
-            self.synced_end_offset = self.written_end_offset  # a truncation has synced the active segment meanwhile
-
-    @property
-    def recovery_point(self) -> int:
-        """Return the offset from whose segment on recovery must read the batches and rebuild the indexes.
-
-        The recovery point is never inside the active segment. Recovery reads that segment from its start anyway, and a
-        recovery point at its end would skip it after the roll, before its indexes are written.
-        """
-        for segment in (*self.undeleted, *self.segments[:-1]):
-            if segment.indexed_bytes != segment.size_bytes:
-                return min(segment.base_offset, self.synced_end_offset)
-        return min(self.synced_end_offset, self.active.base_offset)
-
     def sync_sealed(self, segment: Segment) -> None:
         """Sync the segment, its snapshot and the epochs, then write the indexes. Runs in a thread."""
         if not self._epochs_written:
@@ -720,19 +516,6 @@ class Log:
         if self._producers is None and self._producers_offset == self.log_end_offset and self.disk.exists(path):
             return  # the existing file is the same snapshot
         self.disk.write_file(path, self.producers.to_snapshot(), sync=sync)
-
-    @property
-    def idle_producers(self) -> int:
-        """Producers that can be forgotten; 0 as long as the state of producers is not loaded."""
-        return self._producers.idle_count if self._producers is not None else 0
-
-    @property
-    def producer_count(self) -> int:
-        return self._producers.count if self._producers is not None else 0
-
-    def expire_producers(self, older_than_ms: int) -> None:
-        if self._producers is not None:
-            self._producers.expire(older_than_ms)
 
     # -- truncate -------------------------------------------------------------------------------------------------
 
@@ -759,21 +542,6 @@ class Log:
         with suppress(OSError):  # the next append reports that the producers cannot be read
             self.refused.note(undone, 0, len(undone), self.producers)
 
-    def forget_from(self, end_offset: int) -> None:
-        """Set the log end offset to ``end_offset`` and forget all later offsets, except those in the segments."""
-        self.pending.clear()
-        self._hints.clear()
-        self.log_end_offset = self.written_end_offset = end_offset
-        self.synced_end_offset = min(self.synced_end_offset, end_offset)
-        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
-        self.log_start_offset = min(self.log_start_offset, end_offset)
-        self.synced_start_offset = min(self.synced_start_offset, end_offset)
-        if self.epochs.truncate_from_end(end_offset):
-            self._epochs_synced = False
-        self._prepared = False
-        self._producers, self._producers_offset = None, end_offset
-        self.ended = [each for each in self.ended if each.last_offset < end_offset]
-
     def flush_files(self) -> None:
         """Write and sync the batches, then the indexes, the snapshot and the epochs, for a clean stop."""
         if self.make_folder is not None:
@@ -789,7 +557,3 @@ class Log:
         self._write_snapshot(sync=True)
         if not self._epochs_synced:
             self.write_epochs(self.epochs, sync=True)
-
-
-def _ignore(*_: object) -> None:
-    pass

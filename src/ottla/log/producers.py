@@ -26,7 +26,6 @@ batches of the window after Kafka's entries: the checksum covers them, and Kafka
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
 from struct import Struct, error
@@ -35,7 +34,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ottla.env.disk import Disk, read_derived_file
-from ottla.log.segment import Segment
+from ottla.log.segment import Segment, segment_number
 from ottla.log.transactions import EndedTransaction, read_marker
 from ottla.model.batch import CONTROL, SEQUENCES, TRANSACTIONAL, BatchHeader
 from ottla.model.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, Refused, UnknownProducerId
@@ -494,7 +493,7 @@ def read_ended(
     if not markers:
         return []
     producers, replay_from = load_snapshot(disk, directory, high_watermark)
-    first = max(bisect_right(segments, replay_from, key=_base_offset) - 1, 0)
+    first = segment_number(segments, replay_from)
     size_bytes = sum(segment.size_bytes for segment in segments[first:]) - segments[first].position_of(replay_from)
     if size_bytes > _REPLAY_BYTES_MAX:
         return [EndedTransaction(producer_id, 0, offset, 0) for producer_id, offset in markers]
@@ -510,12 +509,8 @@ def read_ended(
 
 def _headers(segments: list[Segment], start: int, end: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
     """Yield the batches from the one that has offset ``start`` to the offset ``end``."""
-    for segment in segments[max(bisect_right(segments, start, key=_base_offset) - 1, 0) :]:
+    for segment in segments[segment_number(segments, start) :]:
         for position, header in segment.headers(segment.position_of(start)):
             if header.base_offset >= end:
                 return
             yield segment, position, header
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 import os
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,7 +37,16 @@ from ottla.log.gaps import check_sealed, fill_gap, is_complete, report_gap
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log import Log
 from ottla.log.producers import Producers, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
-from ottla.log.segment import CLEANED, INDEX_INTERVAL_BYTES, SWAP, SWAPPED, Segment, SegmentFile
+from ottla.log.segment import (
+    CLEANED,
+    INDEX_INTERVAL_BYTES,
+    SWAP,
+    SWAPPED,
+    Segment,
+    SegmentFile,
+    base_offset_of,
+    segment_number,
+)
 from ottla.log.truncation import EPOCHS_FILE
 from ottla.model.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
 from ottla.model.settings import TopicSettings
@@ -182,7 +190,7 @@ def _list_segments(disk: Disk, directory: str) -> list[Segment]:
             disk.remove(path)
         elif suffix == ".log" and stem.isdecimal():
             segments.append(Segment(disk, directory, int(stem), disk.file_size(path) or 0))
-    segments.sort(key=_base_offset)
+    segments.sort(key=base_offset_of)
     bases = {segment.base_offset for segment in segments}
     for offset in snapshot_offsets(disk, directory)[1:]:
         if offset not in bases:
@@ -238,11 +246,11 @@ def _recover(
     # Without leader epochs, read the whole log. Otherwise start at a segment whose producer snapshot can be loaded, or
     # at an older one. Read each segment from its start: a marker can only be matched to its transaction by the batches
     # that opened it.
-    first = _segment_number(segments, recovery_point if epochs.epochs else 0)
+    first = segment_number(segments, recovery_point if epochs.epochs else 0)
     if replicated:
         first = _first_incomplete(disk, segments[: first + 1], may_skip)
     producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset if segments else recovery_point)
-    while segments and first != (older := _segment_number(segments, replay_from)):
+    while segments and first != (older := segment_number(segments, replay_from)):
         first = older
         producers, replay_from = load_snapshot(disk, directory, segments[first].base_offset)
     if not compacted:
@@ -330,11 +338,6 @@ def _fill_end(
     return known_end if fill_gap(disk, segments[-1], end_offset, known_end, leader_epoch) else end_offset
 
 
-def _segment_number(segments: list[Segment], offset: int) -> int:
-    """Return the number of the segment that contains ``offset``."""
-    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-
-
 def _drop(segments: list[Segment], first: int, reason: str) -> None:
     for segment in segments[first:]:
         log.warning("segment dropped path=%s reason=%s", segment.path(".log"), reason)
@@ -409,7 +412,3 @@ class _Scan:
         if self._next_base_offset is not None:
             return next_offset <= self._next_base_offset
         return self._dense_from is None or expected < self._dense_from
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset

@@ -20,9 +20,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
@@ -47,6 +48,7 @@ SWAPPED = (".log", ".index", ".timeindex", ".txnindex", TXN_CHECKSUM)
 INDEX_INTERVAL_BYTES = 4096
 #: size of one read when batch headers are scanned
 _SCAN_BYTES = 16384
+base_offset_of = attrgetter("base_offset")
 _LENGTHS = Struct(">qi")
 _OFFSETS = Struct(">qi11xi")
 _CHECKED = Struct(">qi4xb6xi")
@@ -667,3 +669,8 @@ class SyncJob(NamedTuple):
         for segment, _ in self.segments:
             if not segment.dropped:
                 segment.sync()
+
+
+def segment_number(segments: list[Segment], offset: int) -> int:
+    """Return the number of the segment that contains ``offset``, 0 for an offset before all of them."""
+    return max(bisect_right(segments, offset, key=base_offset_of) - 1, 0)

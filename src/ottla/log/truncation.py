@@ -40,13 +40,12 @@ If a step fails, the exception is raised, and ``Log.failure`` is set if the file
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from ottla.log.folders import sync_file
 from ottla.log.index import POSITION_MASK
 from ottla.log.producers import remove_snapshots
-from ottla.log.segment import Segment
+from ottla.log.segment import Segment, segment_number
 
 if TYPE_CHECKING:
     from ottla.log.log import Log
@@ -131,9 +130,9 @@ def plan(of: Log, offset: int) -> Truncation:
     """
     if offset >= of.written_end_offset:
         return Truncation(of, min(offset, of.log_end_offset), None, len(of.segments))
-    number = bisect_right(of.segments, offset, key=_base_offset) - 1
-    if number < 0:
+    if offset < of.segments[0].base_offset:
         return plan_restart(of, offset)
+    number = segment_number(of.segments, offset)
     for segment in of.segments[number:]:
         segment.swap_files()
     truncated = of.segments[number]
@@ -224,7 +223,7 @@ def advance_log_start(of: Log, offset: int) -> list[Segment]:
         return []
     if offset >= of.log_end_offset and of.active.size_bytes:
         of.roll()
-    keep = bisect_right(of.segments, offset, key=_base_offset) - 1
+    keep = segment_number(of.segments, offset)
     unsynced = (n for n, each in enumerate(of.segments[:keep]) if each.synced_bytes < each.size_bytes)
     keep = next(unsynced, keep)
     if keep and not of.active.is_open:
@@ -240,7 +239,3 @@ def _end_of(segment: Segment) -> int:
     for _, header in segment.headers(segment.offset_index.entry_at_most(segment.size_bytes - 1) & POSITION_MASK):
         end = header.next_offset
     return end
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
