@@ -257,10 +257,32 @@ def test_every_decision_has_a_number_and_a_date() -> None:
         assert re.search(r"^20\d\d-\d\d-\d\d", page.read_text(), re.M), page.name
 
 
-def test_relative_links_in_the_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+#: pages that people read on GitHub and in the site of `make site`
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+
+
+def _text_without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$|^    .*?$|`[^`\n]+`(?!\])", "", page.read_text(), flags=re.M | re.S)
+
+
+@cache
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page; `make site` gives the same."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    found: list[str] = []
+    for heading in re.findall(r"^#{1,6} +(.+?)\s*$", text, re.M):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found.append(f"{anchor}-{found.count(anchor)}" if anchor in found else anchor)
+    return set(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
+    """A link names a file and not a directory, for which the site has no page."""
+    for path, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)", _text_without_code(page)):
+        target = page.parent / path if path else page
+        assert target.is_file(), f"{path} is not a file"
+        assert not anchor or anchor in _anchors(target.resolve()), f"{path}#{anchor} is no heading"
 
 
 def test_every_listed_work_unit_exists() -> None:

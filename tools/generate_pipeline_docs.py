@@ -1,4 +1,4 @@
-"""Write the tables of keys in docs/guides/pipelines.md from the table in src/ottla/pipeline/keys.py.
+"""Write the tables of keys in docs/reference/pipelines.md from the table in src/ottla/pipeline/keys.py.
 
 python tools/generate_pipeline_docs.py            write the tables between their marks
 python tools/generate_pipeline_docs.py --check    exit 1 when they are not what the code says
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from generated_page import DOCS, replace_lines, write_page
 from ottla.pipeline.keys import SECTIONS, Section
 
-PAGE = DOCS / "guides" / "pipelines.md"
+PAGE = DOCS / "reference" / "pipelines.md"
 _BEGIN = "<!-- keys: written by tools/generate_pipeline_docs.py; do not edit -->"
 _END = "<!-- end of keys -->"
 
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
 
 def _lines() -> Iterator[str]:
     for section in SECTIONS:
-        yield f"### {section.title.capitalize()}\n\n{section.meaning}\n"
+        yield f"### {section.title[0].upper()}{section.title[1:]}\n\n{section.meaning}\n"
         yield from _table(section)
         yield ""
 

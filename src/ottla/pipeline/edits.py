@@ -1,8 +1,8 @@
 """Whether an edited flow can continue with its checkpoint: a pure decision, from the record of the last run.
 
 Spark refuses some edits when a query starts, and accepts others although the state no longer fits. Both were measured
-with PySpark 4.3 (docs/guides/pipelines.md has the table). Here, edits that Spark would refuse and edits that would give
-wrong results need a new checkpoint; all others keep it. Where the meaning of an edit is not known, it needs a new one.
+with PySpark 4.3 (docs/operate/pipelines.md has the table). Here, edits that Spark would refuse and edits with wrong
+results need a new checkpoint; all others keep it. Where the meaning of an edit is not known, it needs a new one.
 """
 
 from __future__ import annotations

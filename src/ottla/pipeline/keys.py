@@ -117,13 +117,13 @@ PIPELINE = _section(
     Key(
         "openlineage",
         "OpenLineage",
-        "Where OpenLineage events of runs go. See [OpenLineage](#openlineage).",
+        "Where OpenLineage events of runs go. See [OpenLineage](../operate/pipelines.md#openlineage).",
         default="the variables `OPENLINEAGE_URL` and `OPENLINEAGE_CONFIG`, else nowhere",
     ),
     Key(
         "zones",
         "mapping of names to zones",
-        "Own zones in place of the four, in the order of rows. See [own zones](#own-zones).",
+        "Own zones in place of the four, in the order of rows. See [own zones](../guides/pipelines.md#own-zones).",
         default="`raw`, `staging`, `trusted`, `refined`",
     ),
     Key(
@@ -135,7 +135,7 @@ PIPELINE = _section(
         "parameters",
         "mapping of names to parameters",
         "Values that differ from run to run or between environments, used as `${name}`. See "
-        "[parameters](#parameters-and-environments).",
+        "[parameters](../guides/pipelines.md#parameters-and-environments).",
     ),
     Key(
         "environments",
@@ -483,7 +483,7 @@ TABLE_SINK = _section(
 COMPACTION = _section(
     "compaction",
     "Puts small files of a Delta table together while the pipeline runs (Delta's OPTIMIZE). No row changes, and flows "
-    "that read the table do not get its rows again. See [maintenance](#maintenance-of-tables).",
+    "that read the table do not get its rows again. See [maintenance](../operate/pipelines.md#maintenance-of-tables).",
     Key("every", "duration", "How often.", required=True),
     Key("target_file_size", "size", "Size of the files, such as `128MB`.", default="that of Delta, 100 MB"),
 )
@@ -581,7 +581,7 @@ SIDE_OUTPUT = _section(
 
 TEST_FILE = _section(
     "test file",
-    "A file `tests/*.yaml` of a project. See [tests](#tests).",
+    "A file `tests/*.yaml` of a project. See [tests](../guides/pipelines.md#tests).",
     Key("tests", "list of tests", "Unit tests of flows.", required=True),
 )
 

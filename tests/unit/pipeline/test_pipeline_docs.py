@@ -1,4 +1,4 @@
-"""The reference page says what the code reads, and the examples in it are true."""
+"""The reference says which keys the code reads, and the examples of all pages about pipelines are valid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from ottla.pipeline.load import find_beside, load, parse, read_beside
 from ottla.pipeline.problems import Problems
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "guides" / "pipelines.md"
+PAGES = [ROOT / "docs" / kind / "pipelines.md" for kind in ("guides", "operate", "reference")]
 PURE = ("checks", "declaration", "decorators", "document", "duration", "environments", "expectations", "fields",
         "graph", "keys", "lineage", "load", "parameters", "predicate", "problems", "project", "reading",
         "row_comparison", "schema", "sql", "openlineage", "sql_shape", "table_fit", "column_lineage")  # fmt: skip
@@ -38,12 +37,15 @@ def test_every_key_is_read_somewhere() -> None:
             assert f'"{key}"' in code, f"{section.title}: {key}"
 
 
-def examples() -> list[Any]:
-    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
-    return [block for block in blocks if block.startswith("name:")]
+def blocks() -> list[str]:
+    return [block for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)]
 
 
-def test_whole_files_in_the_page_are_good() -> None:
+def examples() -> list[str]:
+    return [block for block in blocks() if block.startswith("name:")]
+
+
+def test_whole_files_in_the_pages_are_valid() -> None:
     assert examples()
     for text in examples():
         parse(text.encode(), "pipelines.md", lambda name: b"")
@@ -52,9 +54,7 @@ def test_whole_files_in_the_page_are_good() -> None:
 def test_tests_in_the_page_are_for_the_project_in_the_page(tmp_path: Path) -> None:
     """The names in the example of a test are those of the project that the section before it shows."""
     (project,) = [text for text in examples() if "environments:" in text]
-    (declared,) = [
-        text for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S) if text.startswith("tests:")
-    ]
+    (declared,) = [text for text in blocks() if text.startswith("tests:")]
     (tmp_path / "tests").mkdir()
     (tmp_path / "pipeline.yaml").write_text(project)
     (tmp_path / "tests" / "orders.yaml").write_text(declared)
