@@ -251,10 +251,19 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_every_decision_has_a_number_and_a_date() -> None:
-    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
     assert [page.name[:4] for page in pages] == [f"{number:04d}" for number in range(1, len(pages) + 1)]
     for page in pages:
         assert re.search(r"^20\d\d-\d\d-\d\d", page.read_text(), re.M), page.name
+
+
+def test_every_page_is_in_an_index() -> None:
+    """A page has a link in docs/README.md, a decision in docs/decisions/README.md."""
+    for index in (ROOT / "docs" / "README.md", ROOT / "docs" / "decisions" / "README.md"):
+        is_decision = index.parent.name == "decisions"
+        pages = index.parent.glob("0*.md" if is_decision else "[!d]*/*.md")
+        linked = set(re.findall(r"\]\(([^)#]+)\)", index.read_text()))
+        assert {str(page.relative_to(index.parent)) for page in pages} <= linked, index
 
 
 #: pages that people read on GitHub and in the site of `make site`

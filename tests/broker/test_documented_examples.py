@@ -1,4 +1,4 @@
-"""The snippets of README.md and docs/guides/testing.md run as they are written, in their order, against a broker."""
+"""The snippets of README.md, docs/start/tour.md and docs/guides/testing.md run as they are written, in their order."""
 
 from __future__ import annotations
 
@@ -56,18 +56,34 @@ def run(snippet: Snippet, broker: BrokerProcess, directory: Path) -> str:
     return done.stdout
 
 
+def make_environment(directory: Path) -> Path:
+    """Create `.venv/bin` with this checkout's `ottla` in a directory, and return its path."""
+    commands = directory / ".venv" / "bin"
+    commands.mkdir(parents=True)
+    (commands / "ottla").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ottla "$@"\n')
+    (commands / "ottla").chmod(0o755)
+    (commands / "activate").write_text(f"export PATH={commands}:$PATH\n")
+    return commands
+
+
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A directory in which `.venv/bin/ottla` is this checkout's command."""
-    script = tmp_path / ".venv" / "bin" / "ottla"
-    script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ottla "$@"\n')
-    script.chmod(0o755)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a virtual environment that is active."""
+    monkeypatch.setenv("PATH", str(make_environment(tmp_path)), prepend=os.pathsep)
     return tmp_path
 
 
-def test_readme_tour_runs_in_its_order(fresh_ottla_broker: BrokerProcess, checkout: Path) -> None:
-    tour = [one for one in snippets((ROOT / "README.md").read_text()) if one.heading == "Tour"]
+def test_quick_start_of_the_readme_runs_as_written(fresh_ottla_broker: BrokerProcess, checkout: Path) -> None:
+    start, *rest = [one for one in snippets((ROOT / "README.md").read_text()) if one.heading == "Quick start"]
+    *install, command = start.text.splitlines()
+    assert all(line.startswith(INSTALL) for line in install) and command == "ottla broker"
+    printed = [run(one, fresh_ottla_broker, checkout) for one in rest]
+    assert printed[0].endswith("\nhello world\n")
+    assert printed[1] == "[b'hello world', b'from Python']\n"
+
+
+def test_tour_runs_in_its_order(fresh_ottla_broker: BrokerProcess, checkout: Path) -> None:
+    tour = snippets((ROOT / "docs" / "start" / "tour.md").read_text())
     if shutil.which("kcat") is None:
         tour = [one for one in tour if "kcat" not in one.text]
     printed = [run(one, fresh_ottla_broker, checkout) for one in tour]
@@ -85,11 +101,12 @@ def _landmarks(text: str) -> list[str]:
     return [name for name in (*names, "perf produce load") if name in text]
 
 
-def test_other_readme_commands_are_targets_of_the_makefile() -> None:
+def test_other_commands_are_targets_of_the_makefile() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-    # test_up_processes.py runs the tour of a cluster, test_operations_pages.py the commands of the page on security.
-    tours = ("Tour", "A cluster on one machine", "Security")
-    others = [one for one in snippets((ROOT / "README.md").read_text()) if one.heading not in tours]
+    # test_up_processes.py runs the commands for a cluster, test_spark_page.py those for Spark.
+    tours = ("Quick start", "A cluster", "Spark")
+    pages = (ROOT / "README.md", ROOT / "docs" / "start" / "install.md")
+    others = [one for page in pages for one in snippets(page.read_text()) if one.heading not in tours]
     commands = [line for one in others for line in one.text.splitlines() if not line.startswith(INSTALL)]
     assert commands
     for line in commands:

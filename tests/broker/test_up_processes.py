@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_documented_examples import ROOT, snippets
+from test_documented_examples import ROOT, make_environment, snippets
 
 from ottla.cli.zookeeper_server import ZooKeeperFailed, java_command
 from ottla.testing import BrokerProcess
@@ -26,6 +26,8 @@ from ottla.testing import BrokerProcess
 pytestmark = pytest.mark.broker
 
 DEADLINE_S = 90
+#: the command of README.md and of docs/start/local-cluster.md
+UP = "ottla up --brokers 3 --data ./cluster-data"
 BROKERS_ONLY = ("--port", "0", "--no-registry", "--no-rest")
 
 
@@ -162,18 +164,17 @@ def test_single_broker_is_started_again_and_keeps_its_records(start: Start) -> N
 
 @pytest.mark.foreign
 @pytest.mark.usefixtures("_java")
-def test_cluster_tour_of_the_readme_runs_as_written(start: Start, tmp_path: Path) -> None:
-    heading = "A cluster on one machine"
-    first, *rest = [one.text for one in snippets((ROOT / "README.md").read_text()) if one.heading == heading]
-    words = shlex.split(first, comments=True)
-    assert words == [".venv/bin/ottla", "up", "--brokers", "3", "--data", "./cluster-data"]
-    script = tmp_path / ".venv" / "bin" / "ottla"
-    script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ottla "$@"\n')
-    script.chmod(0o755)
+def test_cluster_tour_runs_as_written(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = [one.text for one in snippets((ROOT / "README.md").read_text()) if one.heading == "A cluster"]
+    assert readme[0].splitlines() == ["pip install -e '.[spark,edge]'", UP]
+    first, *rest = [one.text for one in snippets((ROOT / "docs" / "start" / "local-cluster.md").read_text())]
+    assert first == f"{UP}\n"
+    monkeypatch.setenv("PATH", str(make_environment(tmp_path)), prepend=os.pathsep)
 
     command = start("--brokers", "3", "--port", "0")
     bootstrap = command.wait_until_ready()
+    for line in readme[1].splitlines():
+        assert ottla(*shlex.split(line)[1:], bootstrap=bootstrap)
     tour = "".join(rest).replace("127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094", bootstrap)
     assert bootstrap in tour
     done = subprocess.run(

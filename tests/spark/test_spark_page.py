@@ -1,4 +1,4 @@
-"""The Python and SQL examples of docs/reference/spark.md run as they are written, in their order, in one session.
+"""The examples of docs/reference/spark.md and README.md run as they are written, in their order, in one session.
 
 A line that ends with a comment of its result (`# 3` in Python, `-- 3` in SQL) has this result.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from confluent_kafka import Producer
 
 from ottla.cli.main import main
 from ottla.client.cluster import Cluster
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference" / "spark.md"
 _DOCUMENTED_ADDRESS = "127.0.0.1:9092"
 _DOCUMENTED_DIRECTORY = "/tmp/ottla-guide"
 _DEADLINE_S = 60
@@ -76,6 +78,20 @@ def test_examples_of_the_page_run_in_their_order(
         wait_for_commit(cluster, "guide-first", [TopicPartition("clicks", 0), TopicPartition("clicks", 1)])
     finally:
         spark.streams.removeListener(namespace["publisher"])  # type: ignore[arg-type]
+
+
+def test_example_of_the_readme_copies_a_topic_to_a_table(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("hello", value="hello world")
+    assert producer.flush(_DEADLINE_S) == 0
+    _, _, section = (ROOT / "README.md").read_text().partition("\n## Spark\n")
+    (text,) = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+    text = text.replace(_DOCUMENTED_ADDRESS, broker.bootstrap).replace('"./lake/', f'"{tmp_path}/')
+    assert len(text.splitlines()) == 5
+    run_python(text, {"spark": spark})
+    assert "|hello world|" in capsys.readouterr().out
 
 
 def run_python(text: str, namespace: dict[str, object]) -> None:

@@ -40,7 +40,7 @@ def test_the_two_minor_releases_that_are_allowed_are_tested() -> None:
 
 def test_documents_name_the_releases_that_are_allowed() -> None:
     before, newest = minors()
-    for page in ("README.md", "docs/operate/spark-cluster.md"):
+    for page in ("docs/start/install.md", "docs/operate/spark-cluster.md"):
         assert f"PySpark {before} or {newest}" in (ROOT / page).read_text(), page
     assert f"allows ({newest})" in (ROOT / "ARCHITECTURE.md").read_text()
 
