@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ottla.cli.acl import Acl
+from ottla.cli.cluster import ClusterClient
 from ottla.cli.connection import Connection
-from ottla.cli.wire_client import WireClient, check
+from ottla.cli.error_codes import check
 from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -20,7 +21,7 @@ _VERSION_MIN = 1
 def describe(connection: Connection, filters: Sequence[Acl]) -> set[Acl]:
     """Return the ACLs that one of the filters selects."""
     found: set[Acl] = set()
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         for each in filters:
             answer = client.ask_any(DescribeAclsRequest(**_filter(each)), _VERSION_MIN)
             check(answer.error_code, "the ACLs", answer.error_message)
@@ -37,7 +38,7 @@ def create(connection: Connection, acls: Sequence[Acl]) -> None:
         )
         for each in acls
     ]  # fmt: skip
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         answer = client.ask_any(CreateAclsRequest(creations=creations), _VERSION_MIN)
     for acl, result in zip(acls, answer.results, strict=True):
         check(result.error_code, _subject(acl), result.error_message)
@@ -46,7 +47,7 @@ def create(connection: Connection, acls: Sequence[Acl]) -> None:
 def delete(connection: Connection, filters: Sequence[Acl]) -> set[Acl]:
     """Delete the ACLs that one of the filters selects, and return them."""
     rows = [DeleteAclsFilter(**_filter(each)) for each in filters]
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         answer = client.ask_any(DeleteAclsRequest(filters=rows), _VERSION_MIN)
     deleted: set[Acl] = set()
     for wanted, result in zip(filters, answer.filter_results, strict=True):

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from ottla.cli.cluster import ClusterClient, nodes_of
 from ottla.cli.connection import Connection
+from ottla.cli.error_codes import check, failure_of
 from ottla.cli.failure import Failure
-from ottla.cli.wire_client import WireClient, check, failure_of, nodes_of, shown
+from ottla.cli.output import shown
 from ottla.client.protocol.metadata import Node
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
@@ -104,7 +106,7 @@ class ClusterAdmin:
     """Requests about a cluster as a whole. Every error leaves as a `Failure`."""
 
     def __init__(self, connection: Connection) -> None:
-        self.client = WireClient(connection)
+        self.client = ClusterClient(connection)
         self._timeout_ms = int(connection.timeout_s * 1000)
 
     def close(self) -> None:

@@ -14,10 +14,10 @@ from ottla.cli.connection import Connection, connection_options
 from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
 from ottla.cli.topic_name import TOPIC_NAME
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, Placement, ReplicaLog
-    from ottla.model.types import TopicPartition
 
     ReplicaLogs = Callable[[Sequence[TopicPartition]], Mapping[tuple[TopicPartition, int], ReplicaLog]]
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ottla.broker.metadata.placement import Move
 from ottla.cli.cluster_admin import ClusterAdmin
-from ottla.cli.wire_client import check, shown
+from ottla.cli.error_codes import check
+from ottla.cli.output import shown
 from ottla.client.protocol.metadata import Node
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.incremental_alter_configs import (

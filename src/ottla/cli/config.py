@@ -15,7 +15,8 @@ from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_dat
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, ConfigValue
+    from ottla.cli.cluster import ClusterClient, Scope
+    from ottla.cli.topic_state import ConfigValue
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -40,25 +41,23 @@ class Owner:
             return f"topic {self.topic}"
         return f"broker {self.broker}" if self.broker is not None else "broker defaults"
 
-    def describe(self, cluster: Cluster) -> list[ConfigValue]:
-        if self.topic is not None:
-            # A describe of an unknown topic is an empty answer with some brokers.
-            cluster.topic(self.topic)
-            return cluster.describe_config("topic", self.topic)
-        if self.broker is None:
-            return cluster.describe_broker_defaults()
-        cluster.check_broker(self.broker)
-        return cluster.describe_config("broker", str(self.broker))
+    def describe(self, cluster: ClusterClient) -> list[ConfigValue]:
+        return cluster.describe_config(*self._resource(cluster))
 
-    def alter(self, cluster: Cluster, values: dict[str, str], deleted: tuple[str, ...], *, dry_run: bool) -> None:
+    def alter(self, cluster: ClusterClient, values: dict[str, str], deleted: tuple[str, ...], *, dry_run: bool) -> None:
+        scope, name = self._resource(cluster)
+        cluster.alter_config(scope, name, values, deleted, dry_run=dry_run)
+
+    def _resource(self, cluster: ClusterClient) -> tuple[Scope, str]:
+        """Return the scope and the name of the settings. Raise NotFound if there is no such topic or broker."""
         if self.topic is not None:
+            # Some brokers answer a request for the settings of an unknown topic with no setting.
             cluster.topic(self.topic)
-            cluster.alter_config("topic", self.topic, values, deleted, dry_run=dry_run)
-        elif self.broker is not None:
-            cluster.check_broker(self.broker)
-            cluster.alter_config("broker", str(self.broker), values, deleted, dry_run=dry_run)
-        else:
-            cluster.alter_broker_defaults(values, deleted, dry_run=dry_run)
+            return "topic", self.topic
+        if self.broker is None:
+            return "broker", ""
+        cluster.check_broker(self.broker)
+        return "broker", str(self.broker)
 
 
 def _owner_options(function: _Function) -> _Function:

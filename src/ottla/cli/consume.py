@@ -21,10 +21,11 @@ from ottla.cli.record_format import DecodedMessage, Render, compile_format, deco
 from ottla.cli.registry_options import RegistryAddress, registry_address_options
 from ottla.cli.schema_records import RecordDecoder, parse_serializations
 from ottla.cli.topic_name import TOPIC_NAME
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, Message, PartitionName, Reader
-
+    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.records import Message, Reader
 Decode = Callable[["Message"], "DecodedMessage | None"]
 
 #: how many records are rendered before they are written out
@@ -153,7 +154,7 @@ def command(
 
 def copy_records(
     reader: Reader,
-    spans: Mapping[PartitionName, PartitionSpan],
+    spans: Mapping[TopicPartition, PartitionSpan],
     render: Render,
     stdout: IO[bytes],
     count: int | None,
@@ -170,7 +171,7 @@ def copy_records(
         lines = []
         try:
             for message in messages:
-                name = cast("PartitionName", (message.topic(), message.partition()))
+                name = cast("TopicPartition", (message.topic(), message.partition()))
                 span, offset = unread.get(name), message.offset() or 0
                 if span is None or offset < span.start:
                     continue
@@ -219,14 +220,14 @@ def _make_render(template: str | None, delimiter: str, null: bytes, envelope: bo
 
 
 def _plan(
-    cluster: Cluster,
+    cluster: ClusterClient,
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
     span: Span,
     *,
     committed: bool,
     exit_at_end: bool,
-) -> tuple[dict[PartitionName, PartitionSpan], dict[PartitionName, int]]:
+) -> tuple[dict[TopicPartition, PartitionSpan], dict[TopicPartition, int]]:
     """What to read of each partition, and where the reader must be placed to get it."""
     names = partitions_of(cluster, topics)
     if partitions:
@@ -239,7 +240,7 @@ def _plan(
     lasts = cluster.find_offsets(names, "latest", committed=committed)
     bounds = {name: LogBounds(firsts[name].offset or 0, lasts[name].offset or 0) for name in names}
 
-    def offsets_at(time_ms: int) -> dict[PartitionName, int | None]:
+    def offsets_at(time_ms: int) -> dict[TopicPartition, int | None]:
         return {name: found.offset for name, found in cluster.find_offsets(names, time_ms).items()}
 
     spans = resolve_span(span, bounds, offsets_at)

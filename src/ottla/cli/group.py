@@ -12,17 +12,17 @@ from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.group_lag import PartitionLag, measure_lag
-from ottla.cli.group_name import GROUP_NAME, shown
+from ottla.cli.group_name import GROUP_NAME
 from ottla.cli.group_offsets import delete_offsets
 from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
 from ottla.cli.outages import warn_incomplete
-from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows
+from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows, shown
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Outcome
     from ottla.cli.group_state import GroupState
+    from ottla.cli.topic_state import Outcome
 
 _STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Unknown")
 _TYPES = ("classic", "consumer")
@@ -181,7 +181,8 @@ def delete(
     """
     if only_offsets != bool(topics):
         raise click.UsageError("--offsets and --topic go together; without both, the whole group is deleted")
-    from ottla.cli.cluster import Outcome, connect
+    from ottla.cli.cluster import connect
+    from ottla.cli.topic_state import Outcome
 
     cluster = connect(connection)
     states = cluster.describe_groups(list(dict.fromkeys(names)))

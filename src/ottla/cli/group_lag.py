@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.failure import Failure
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, PartitionName, Reader, TopicState
+    from ottla.cli.cluster import ClusterClient
     from ottla.cli.group_state import GroupMember, GroupState
-
+    from ottla.cli.records import Reader
+    from ottla.cli.topic_state import TopicState
 #: one record per partition is wanted, not the log behind it: small fetches, and none once a partition has answered
 _READER: Mapping[str, str | int | float | bool] = {
     "isolation.level": "read_uncommitted",
@@ -39,7 +41,7 @@ _TIMESTAMP_NOT_AVAILABLE = 0
 class PartitionLag:
     """Where a group stands in one partition; None where that is not known."""
 
-    name: PartitionName
+    name: TopicPartition
     committed: int | None
     log_end: int | None
     time_lag_ms: int | None
@@ -58,19 +60,17 @@ class PartitionLag:
         return self.committed is not None and self.log_end is not None and self.committed > self.log_end
 
 
-def measure_lag(cluster: Cluster, group: GroupState, *, time_limit_s: float | None) -> list[PartitionLag]:
+def measure_lag(cluster: ClusterClient, group: GroupState, *, time_limit_s: float | None) -> list[PartitionLag]:
     """Return the lag of every partition of the topics in which the group has commits or assigned partitions.
 
     A partition without a commit is among them, because its records may still be unread. Without `time_limit_s` no
     time lag is read.
     """
-    from ottla.cli.cluster import PartitionName
-
     committed = cluster.committed_offsets(group.group_id)
     holders = {name: member for member in group.members for name in member.partitions}
     topics = cluster.topics() if committed or holders else {}
     read = {name.topic for name in (*committed, *holders)} & topics.keys()
-    every = [PartitionName(topic, one.partition) for topic in read for one in topics[topic].partitions]
+    every = [TopicPartition(topic, one.partition) for topic in read for one in topics[topic].partitions]
     names = sorted({*committed, *holders, *every})
     ends = _log_ends(cluster, topics, names)
     found = [
@@ -101,15 +101,15 @@ def measure_lag(cluster: Cluster, group: GroupState, *, time_limit_s: float | No
 
 
 def read_first_timestamps(
-    cluster: Cluster, starts: Mapping[PartitionName, int], time_limit_s: float
-) -> dict[PartitionName, int | None]:
+    cluster: ClusterClient, starts: Mapping[TopicPartition, int], time_limit_s: float
+) -> dict[TopicPartition, int | None]:
     """The timestamp of the first record at or behind each offset; None where the log has no record there.
 
     A partition that gave no answer in time, or whose record has no timestamp, is left out.
     """
     if not starts:
         return {}
-    found: dict[PartitionName, int | None] = {}
+    found: dict[TopicPartition, int | None] = {}
     reader = cluster.reader(_READER)
     try:
         reader.assign(starts)
@@ -124,12 +124,10 @@ def read_first_timestamps(
 
 def _read_each_once(
     reader: Reader,
-    starts: Mapping[PartitionName, int],
-    found: dict[PartitionName, int | None],
+    starts: Mapping[TopicPartition, int],
+    found: dict[TopicPartition, int | None],
     time_limit_s: float,
 ) -> None:
-    from ottla.cli.cluster import PartitionName
-
     unread = set(starts)
     began = reported = time.monotonic()
     while unread:
@@ -143,7 +141,7 @@ def _read_each_once(
             click.echo(f"reading time lag: {len(starts) - len(unread)} of {len(starts)} partitions", err=True)
         messages, ends = reader.read(_READ_COUNT, min(_POLL_S, time_limit_s))
         for message in messages:
-            name = PartitionName(str(message.topic()), message.partition() or 0)
+            name = TopicPartition(str(message.topic()), message.partition() or 0)
             if name not in unread or (message.offset() or 0) < starts[name]:
                 continue
             kind, timestamp_ms = message.timestamp()
@@ -157,7 +155,7 @@ def _read_each_once(
             unread.remove(name)
 
 
-def _time_lag_ms(lag: PartitionLag, timestamps: Mapping[PartitionName, int | None], now_ms: int) -> int | None:
+def _time_lag_ms(lag: PartitionLag, timestamps: Mapping[TopicPartition, int | None], now_ms: int) -> int | None:
     if lag.lag == 0:
         return 0
     if lag.name not in timestamps:
@@ -168,8 +166,8 @@ def _time_lag_ms(lag: PartitionLag, timestamps: Mapping[PartitionName, int | Non
 
 
 def _log_ends(
-    cluster: Cluster, topics: Mapping[str, TopicState], names: list[PartitionName]
-) -> dict[PartitionName, int]:
+    cluster: ClusterClient, topics: Mapping[str, TopicState], names: list[TopicPartition]
+) -> dict[TopicPartition, int]:
     # A commit outlives its topic, and a partition without a leader cannot be asked: both have no end to show.
     led = {
         (topic.name, partition.partition)

@@ -6,7 +6,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from ottla.cli.connection import make_connection
-from ottla.cli.output import escape_controls
 
 #: a completion that takes longer is worse than none
 _TIMEOUT_S = 1.0
@@ -31,8 +30,3 @@ class GroupNameType(click.ParamType):  # type: ignore[type-arg]
 
 
 GROUP_NAME = GroupNameType()
-
-
-def shown(name: str) -> str:
-    """A group may have any name at all, newlines and terminal commands included; text stays text."""
-    return escape_controls(name, keep="")

@@ -10,19 +10,18 @@ import click
 
 from ottla.cli.connection import Connection
 from ottla.cli.failure import Failure, NotFound
-from ottla.cli.group_name import shown
-from ottla.cli.output import NAME, TABLE, print_rows
+from ottla.cli.output import NAME, TABLE, print_rows, shown
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, PartitionName
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
 
 
 class Commit(NamedTuple):
     """What one group has committed in one partition."""
 
     group: str
-    name: PartitionName
+    name: TopicPartition
     offset: int
 
     def __str__(self) -> str:
@@ -30,7 +29,7 @@ class Commit(NamedTuple):
 
 
 def delete_offsets(
-    cluster: Cluster,
+    cluster: ClusterClient,
     groups: Sequence[str],
     wanted: Mapping[str, set[int] | None],
     connection: Connection,
@@ -40,10 +39,10 @@ def delete_offsets(
     output: str,
 ) -> None:
     """Delete the commits of these groups in the partitions of each topic with these numbers, or in all."""
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
 
     # Opened first, because it says no to what it cannot do, and only then is anybody asked anything.
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         commits = [commit for group in groups for commit in _find_commits(cluster, group, wanted)]
         if dry_run:
             _report(commits, {}, "would delete", output)
@@ -58,7 +57,7 @@ def delete_offsets(
     _report(commits, failures, "deleted", output)
 
 
-def _find_commits(cluster: Cluster, group: str, wanted: Mapping[str, set[int] | None]) -> list[Commit]:
+def _find_commits(cluster: ClusterClient, group: str, wanted: Mapping[str, set[int] | None]) -> list[Commit]:
     """What there is to delete; somebody who names a partition without a commit may have named the wrong one."""
     committed = cluster.committed_offsets(group)
     found = []
@@ -75,10 +74,9 @@ def _find_commits(cluster: Cluster, group: str, wanted: Mapping[str, set[int] | 
     return found
 
 
-def _delete(client: WireClient, group: str, names: Sequence[PartitionName]) -> dict[PartitionName, Failure]:
+def _delete(client: ClusterClient, group: str, names: Sequence[TopicPartition]) -> dict[TopicPartition, Failure]:
     """Returns the partitions that were refused."""
-    from ottla.cli.cluster import PartitionName
-    from ottla.cli.wire_client import check
+    from ottla.cli.error_codes import check
     from ottla.client.protocol.metadata import CoordinatorType
     from ottla.model.errors import ErrorCode
     from ottla.wire.messages.offset_delete import (
@@ -105,18 +103,18 @@ def _delete(client: WireClient, group: str, names: Sequence[PartitionName]) -> d
         return answer
 
     return {
-        PartitionName(topic.name, row.partition_index): _refusal(row.error_code, group, topic.name, row.partition_index)
+        (name := TopicPartition(topic.name, row.partition_index)): _refusal(row.error_code, group, name)
         for topic in client.until_settled(ask).topics
         for row in topic.partitions
         if row.error_code
     }
 
 
-def _refusal(code: int, group: str, topic: str, partition: int) -> Failure:
-    from ottla.cli.wire_client import failure_of
+def _refusal(code: int, group: str, name: TopicPartition) -> Failure:
+    from ottla.cli.error_codes import failure_of
     from ottla.model.errors import ErrorCode
 
-    where = shown(f"{topic}-{partition}")
+    where = shown(str(name))
     if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
         return Failure(
             f"{where}: consumers of group {shown(group)} are subscribed to the topic; stop them, then try again, "
@@ -133,7 +131,7 @@ def _ask_before_deletion(commits: Sequence[Commit]) -> None:
 
 
 def _report(
-    commits: Iterable[Commit], failures: Mapping[tuple[str, PartitionName], Failure], done: str, output: str
+    commits: Iterable[Commit], failures: Mapping[tuple[str, TopicPartition], Failure], done: str, output: str
 ) -> None:
     """Print what was done, one failure per line, and leave with the first failure's exit code."""
     succeeded = [commit for commit in commits if (commit.group, commit.name) not in failures]

@@ -19,14 +19,15 @@ import click
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import parse_duration_ms
 from ottla.cli.failure import Failure, NotFound
-from ottla.cli.group_name import GROUP_NAME, shown
+from ottla.cli.group_name import GROUP_NAME
 from ottla.cli.offsets import partitions_of
-from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows, shown
 from ottla.cli.position import parse_time_ms
 from ottla.cli.topic_name import TOPIC_NAME
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, PartitionName
+    from ottla.cli.cluster import ClusterClient
     from ottla.cli.group_state import GroupState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -56,7 +57,7 @@ class Target:
 class PlannedOffset:
     """What becomes of one partition."""
 
-    name: PartitionName
+    name: TopicPartition
     current: int | None
     new: int
     #: why it is not what was asked for; empty when it is
@@ -218,7 +219,7 @@ def seek(group: str, where: str, topics: tuple[str, ...], dry_run: bool, connect
 
 
 def make_plan(
-    cluster: Cluster, names: Sequence[PartitionName], committed: Mapping[PartitionName, int], target: Target
+    cluster: ClusterClient, names: Sequence[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
 ) -> list[PlannedOffset]:
     """The new offset of each partition, inside its log."""
     starts, ends = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
@@ -240,7 +241,7 @@ def make_plan(
 
 
 def _wanted(
-    target: Target, name: PartitionName, start: int, end: int, current: int | None, found: int | None
+    target: Target, name: TopicPartition, start: int, end: int, current: int | None, found: int | None
 ) -> tuple[int | None, str]:
     """The offset that was asked for, or None, and what is to be said about it."""
     match target.kind:
@@ -284,7 +285,7 @@ def parse_offsets_file(file: Iterable[str] | IO[str]) -> dict[tuple[str, int], i
 
 
 def _run(
-    cluster: Cluster, group: GroupState, plan: Sequence[PlannedOffset], *, execute: bool, undone: str, output: str
+    cluster: ClusterClient, group: GroupState, plan: Sequence[PlannedOffset], *, execute: bool, undone: str, output: str
 ) -> None:
     """Show the plan, and commit it when asked to; when not, say `undone`."""
     if not plan:
@@ -316,7 +317,7 @@ def _run(
 
 
 def _print_plan(
-    group: GroupState, plan: Sequence[PlannedOffset], failures: Mapping[PartitionName, Failure], output: str
+    group: GroupState, plan: Sequence[PlannedOffset], failures: Mapping[TopicPartition, Failure], output: str
 ) -> None:
     if output == "csv":
         for planned in plan:
@@ -368,7 +369,7 @@ def _check_scope(topics: tuple[str, ...], all_topics: bool, target: Target) -> N
         raise click.UsageError("choose the topics: --topic TOPIC[:P,...] or --all-topics")
 
 
-def _named_partitions(cluster: Cluster, texts: Iterable[str]) -> list[PartitionName]:
+def _named_partitions(cluster: ClusterClient, texts: Iterable[str]) -> list[TopicPartition]:
     return _existing_partitions(cluster, parse_topics(texts))
 
 
@@ -386,7 +387,7 @@ def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
     return wanted
 
 
-def _partitions_in_file(cluster: Cluster, offsets: Mapping[tuple[str, int], int]) -> list[PartitionName]:
+def _partitions_in_file(cluster: ClusterClient, offsets: Mapping[tuple[str, int], int]) -> list[TopicPartition]:
     wanted: dict[str, set[int] | None] = {}
     for topic, partition in offsets:
         if (known := wanted.setdefault(topic, set())) is not None:
@@ -394,7 +395,7 @@ def _partitions_in_file(cluster: Cluster, offsets: Mapping[tuple[str, int], int]
     return _existing_partitions(cluster, wanted)
 
 
-def _existing_partitions(cluster: Cluster, wanted: Mapping[str, set[int] | None]) -> list[PartitionName]:
+def _existing_partitions(cluster: ClusterClient, wanted: Mapping[str, set[int] | None]) -> list[TopicPartition]:
     """The partitions of each topic with these numbers, or all; raises `NotFound` for one that is not there."""
     every = partitions_of(cluster, tuple(wanted))
     for topic, numbers in wanted.items():
@@ -404,7 +405,7 @@ def _existing_partitions(cluster: Cluster, wanted: Mapping[str, set[int] | None]
     return sorted(name for name in every if (numbers := wanted[name.topic]) is None or name.partition in numbers)
 
 
-def _committed_partitions(cluster: Cluster, committed: Mapping[PartitionName, int]) -> list[PartitionName]:
+def _committed_partitions(cluster: ClusterClient, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
     """Those that still exist: a commit outlives its topic."""
     known = cluster.topics()
     names = []

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ottla.model.types import TopicPartition
+
 if TYPE_CHECKING:
-    from ottla.cli.cluster import BrokerNode, PartitionName
+    from ottla.client.protocol.metadata import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class GroupMember:
     instance_id: str | None
     client_id: str
     host: str
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class GroupState:
     state: str
     group_type: str
     assignor: str | None
-    coordinator: BrokerNode
+    coordinator: Node
     members: tuple[GroupMember, ...]
 
     @property

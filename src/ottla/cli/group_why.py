@@ -19,12 +19,13 @@ import click
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy
-from ottla.cli.group_name import GROUP_NAME, shown
-from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
+from ottla.cli.group_name import GROUP_NAME
+from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data, shown
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, Message, PartitionName, Reader
-
+    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.records import Message, Reader
 JOURNAL_TOPIC = "__ottla_rebalances"
 
 _READ_COUNT = 1000
@@ -141,17 +142,15 @@ def why(name: str, count: int, connection: Connection, output: str) -> None:
         click.echo(format_report(name, rebalances, time.time_ns() // 1_000_000, drawing=_can_draw()))
 
 
-def read_journal(cluster: Cluster, group: str, time_limit_s: float) -> list[bytes] | None:
+def read_journal(cluster: ClusterClient, group: str, time_limit_s: float) -> list[bytes] | None:
     """Return the last value under each key of this group in each partition; None when the cluster has no journal.
 
     A group has entries in several partitions if its coordinator has moved to another broker.
     """
-    from ottla.cli.cluster import PartitionName
-
     topic = cluster.topics().get(JOURNAL_TOPIC)
     if topic is None:
         return None
-    names = [PartitionName(JOURNAL_TOPIC, partition.partition) for partition in topic.partitions]
+    names = [TopicPartition(JOURNAL_TOPIC, partition.partition) for partition in topic.partitions]
     starts, ends = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
     unread = {
         name: at.offset for name, at in ends.items() if at.offset is not None and at.offset > (starts[name].offset or 0)
@@ -167,10 +166,8 @@ def read_journal(cluster: Cluster, group: str, time_limit_s: float) -> list[byte
 
 
 def _keep_last_values(
-    reader: Reader, unread: dict[PartitionName, int], key_start: bytes, time_limit_s: float
+    reader: Reader, unread: dict[TopicPartition, int], key_start: bytes, time_limit_s: float
 ) -> list[bytes]:
-    from ottla.cli.cluster import PartitionName
-
     last: dict[tuple[int, bytes], bytes] = {}
     deadline = time.monotonic() + time_limit_s
     while unread:
@@ -179,7 +176,7 @@ def _keep_last_values(
         messages, ends = reader.read(_READ_COUNT, _POLL_S)
         for message in messages:
             _keep(last, message, key_start)
-            name = PartitionName(str(message.topic()), message.partition() or 0)
+            name = TopicPartition(str(message.topic()), message.partition() or 0)
             if (message.offset() or 0) + 1 >= unread.get(name, 0):
                 unread.pop(name, None)
         for name, next_offset in ends.items():
@@ -232,7 +229,7 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
-def _explain_absence(cluster: Cluster, name: str, *, has_journal: bool) -> None:
+def _explain_absence(cluster: ClusterClient, name: str, *, has_journal: bool) -> None:
     (group,) = cluster.describe_groups([name])
     if not group.exists:
         raise NotFound(f"group {shown(name)} does not exist; see 'ottla group list'")

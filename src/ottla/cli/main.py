@@ -118,7 +118,7 @@ def main() -> None:
 @main.command("version")
 def version() -> None:
     """Print the versions of Ottla, Python and librdkafka."""
-    from ottla.cli.cluster import client_version
+    from ottla.cli.records import client_version
 
     click.echo(f"ottla {ottla.__version__}")
     click.echo(f"python {platform.python_version()}")

@@ -12,10 +12,10 @@ from ottla.cli.connection import Connection, connection_options
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
 from ottla.cli.topic_name import TOPIC_NAME
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, PartitionName
-
+    from ottla.cli.cluster import ClusterClient
 Moment = Literal["earliest", "latest", "max-timestamp"] | int
 
 _COLUMNS = (
@@ -86,13 +86,11 @@ def command(topics: tuple[str, ...], moment: Moment, connection: Connection, out
     print_rows(rows, _COLUMNS, output)
 
 
-def partitions_of(cluster: Cluster, topics: tuple[str, ...]) -> list[PartitionName]:
+def partitions_of(cluster: ClusterClient, topics: tuple[str, ...]) -> list[TopicPartition]:
     """Every partition of these topics; raises `NotFound` for a topic that does not exist."""
-    from ottla.cli.cluster import PartitionName
-
     known = cluster.topics()
     names = []
     for topic in dict.fromkeys(topics):
         state = known.get(topic) or cluster.topic(topic)
-        names += [PartitionName(topic, partition.partition) for partition in state.partitions]
+        names += [TopicPartition(topic, partition.partition) for partition in state.partitions]
     return names

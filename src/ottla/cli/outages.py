@@ -11,7 +11,7 @@ import click
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import TopicState
+    from ottla.cli.topic_state import TopicState
 
 #: the topics whose partitions are the coordinators of groups and of transactions
 GROUPS_TOPIC = "__consumer_offsets"

@@ -122,3 +122,8 @@ def escape_controls(text: str, keep: str = "\n\t") -> str:
 
 def _is_number_or_nothing(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def shown(name: str) -> str:
+    """Return a name or text from the cluster with all control characters as escapes, for one line of a terminal."""
+    return escape_controls(name, keep="")

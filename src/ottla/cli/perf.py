@@ -20,7 +20,7 @@ from ottla.cli.produce import report_records_in_flight
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import KafkaError, Message, Reader, Writer
+    from ottla.cli.records import KafkaError, Message, Reader, Writer
 
 #: Kafka's own tools count so
 _MB = 1024 * 1024

@@ -24,7 +24,7 @@ from ottla.cli.schema_records import KEY, VALUE, SchemaChoice, make_encoder, par
 from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import KafkaError, Message, Writer
+    from ottla.cli.records import KafkaError, Message, Writer
 
 _CHUNK_BYTES = 1 << 16
 #: the largest message.max.bytes that librdkafka accepts: no longer record can be sent

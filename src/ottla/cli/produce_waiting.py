@@ -12,7 +12,7 @@ from ottla.cli.failure import Failure
 from ottla.cli.outages import describe_partitions, without_leader
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster
+    from ottla.cli.cluster import ClusterClient
 
 #: librdkafka's property and its other name
 _LIMITS = ("message.timeout.ms", "delivery.timeout.ms")
@@ -30,7 +30,7 @@ class Waiting:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         topic: str,
         partition: int | None,
         properties: Mapping[str, str],

@@ -14,7 +14,7 @@ from ottla.cli.failure import NotFound
 from ottla.cli.output import Column, output_option, print_rows
 
 if TYPE_CHECKING:
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -86,9 +86,9 @@ def command() -> None:
 @output_option()
 def list_quotas(names: Names, connection: Connection, output: str) -> None:
     """Print quotas: all, or those of a user, a client id or an address."""
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
 
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         rows = _describe(client, names, strict=False)
     print_rows(rows, _COLUMNS, output, "entity")
 
@@ -101,10 +101,10 @@ def list_quotas(names: Names, connection: Connection, output: str) -> None:
 @output_option()
 def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection: Connection, output: str) -> None:
     """Set quotas of a user, a client id, both together, or an address. Other quotas are not changed."""
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
 
     _require(names)
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         _alter(client, names, rates, dry_run=dry_run)
     status = "would set" if dry_run else "set"
     rows = [{**_fields(names), "quota": name, "value": rate, "status": status} for name, rate in rates.items()]
@@ -119,10 +119,10 @@ def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection:
 @output_option()
 def remove(quotas: tuple[str, ...], names: Names, dry_run: bool, connection: Connection, output: str) -> None:
     """Remove quotas of a user, a client id, both together, or an address: those named, or all."""
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
 
     _require(names)
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         known = {row["quota"]: row for row in _describe(client, names, strict=True)}
         wanted = list(quotas or known)
         if missing := [name for name in wanted if name not in known]:
@@ -139,9 +139,10 @@ def _require(names: Names) -> None:
         raise click.UsageError("name a user, a client id or an address: --user, --client-id, --ip or their defaults")
 
 
-def _describe(client: WireClient, names: Names, *, strict: bool) -> list[dict[str, Any]]:
+def _describe(client: ClusterClient, names: Names, *, strict: bool) -> list[dict[str, Any]]:
     """Return a row for each quota. With ``strict`` only those of exactly this entity."""
-    from ottla.cli.wire_client import check, shown
+    from ottla.cli.error_codes import check
+    from ottla.cli.output import shown
     from ottla.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
     components = [
@@ -159,9 +160,9 @@ def _describe(client: WireClient, names: Names, *, strict: bool) -> list[dict[st
     return sorted(rows, key=lambda row: (row["ip"] or "", row["user"] or "", row["client_id"] or "", row["quota"]))
 
 
-def _alter(client: WireClient, names: Names, rates: Mapping[str, float | None], *, dry_run: bool) -> None:
+def _alter(client: ClusterClient, names: Names, rates: Mapping[str, float | None], *, dry_run: bool) -> None:
     """Set quotas of an entity; None removes one. Raise a Failure if the cluster refuses that."""
-    from ottla.cli.wire_client import check
+    from ottla.cli.error_codes import check
     from ottla.wire.messages.alter_client_quotas import (
         AlterClientQuotasRequest,
         AlterClientQuotasRequestEntityData,
@@ -184,7 +185,7 @@ def _fields(names: Names) -> dict[str, Any]:
 
 
 def _title(names: Names) -> str:
-    from ottla.cli.wire_client import shown
+    from ottla.cli.output import shown
 
     return ", ".join(f"{kind} {_DEFAULT if name is None else shown(name)}" for kind, name in names.items())
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ottla.cli.output import escape_controls
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Message
+    from ottla.cli.records import Message
 
 Render = Callable[["Message | DecodedMessage"], bytes]
 

@@ -15,7 +15,7 @@ from ottla.cli.record_format import DecodedMessage, DecodedPart
 from ottla.model import extras
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Message
+    from ottla.cli.records import Message
     from ottla.client.registry import RegisteredSchema, SchemaRegistry
     from ottla.schemas.data.codec import Codec
 

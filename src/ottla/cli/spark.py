@@ -102,10 +102,10 @@ def repair(checkpoint: str, target: Target | None, execute: bool, connection: Co
 
 
 def _log_ranges(connection: Connection, partitions: set[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
-    from ottla.cli.wire_client import WireClient
+    from ottla.cli.cluster import ClusterClient
     from ottla.spark.checkpoint_repair import LogRange
 
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         return {tp: LogRange(*found) for tp, found in client.log_ranges(partitions).items()}
 
 

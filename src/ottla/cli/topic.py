@@ -23,9 +23,11 @@ from ottla.cli.output import (
     print_rows,
 )
 from ottla.cli.topic_name import TOPIC_NAME
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster, Outcome, TopicState
+    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.topic_state import Outcome, TopicState
 
 #: CreateTopics: the broker's own num.partitions and default.replication.factor
 _BROKER_DEFAULT = -1
@@ -217,7 +219,8 @@ def alter(
     """Add partitions to a topic, or change its settings."""
     if partitions is None and not config and not delete_config:
         raise click.UsageError("nothing to alter: give --partitions, --config or --delete-config")
-    from ottla.cli.cluster import Outcome, connect
+    from ottla.cli.cluster import connect
+    from ottla.cli.topic_state import Outcome
 
     cluster = connect(connection)
     cluster.topic(name)
@@ -239,7 +242,8 @@ def delete(
     names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
 ) -> None:
     """Delete topics and all their records."""
-    from ottla.cli.cluster import Outcome, connect
+    from ottla.cli.cluster import connect
+    from ottla.cli.topic_state import Outcome
 
     cluster = connect(connection)
     known = cluster.topics()
@@ -299,15 +303,13 @@ def _summary(topic: TopicState) -> dict[str, Any]:
     }
 
 
-def _partition_rows(cluster: Cluster, topic: TopicState) -> list[dict[str, Any]]:
-    from ottla.cli.cluster import PartitionName
-
+def _partition_rows(cluster: ClusterClient, topic: TopicState) -> list[dict[str, Any]]:
     # A partition without a leader cannot be asked; its row still says who should have it.
-    led = [PartitionName(topic.name, p.partition) for p in topic.partitions if p.leader is not None]
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader is not None]
     starts, ends = cluster.find_offsets(led, "earliest"), cluster.find_offsets(led, "latest")
     rows = []
     for partition in topic.partitions:
-        name = PartitionName(topic.name, partition.partition)
+        name = TopicPartition(topic.name, partition.partition)
         start, end = starts.get(name), ends.get(name)
         rows.append(
             {

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from ottla.cli.cluster import ClusterClient, nodes_of
+from ottla.cli.error_codes import TryAgain, check, failure_of
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.outages import TRANSACTIONS_TOPIC, Offline, incomplete_list
-from ottla.cli.wire_client import TryAgain, WireClient, check, failure_of, nodes_of, shown
+from ottla.cli.output import shown
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.wire.messages.list_transactions import ListTransactionsRequest
@@ -28,16 +30,6 @@ from ottla.wire.messages.write_txn_markers import (
 #: partitions in one question, so that no broker is asked for everything at once
 _PARTITIONS_MAX = 500
 _DURATION_FROM, _PATTERN_FROM = 1, 2
-
-
-class PartitionName(NamedTuple):
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +55,14 @@ class Transaction:
     #: None while no transaction is under way
     started_ms: int | None
     #: those that still get a marker
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
     """Records of one producer in one partition that no marker has ended yet."""
 
-    name: PartitionName
+    name: TopicPartition
     leader: Node
     producer_id: int
     producer_epoch: int
@@ -88,7 +80,7 @@ class OpenTransaction:
 class Transactions:
     """The transactions of one cluster."""
 
-    def __init__(self, client: WireClient) -> None:
+    def __init__(self, client: ClusterClient) -> None:
         self._client = client
 
     # At the coordinators
@@ -160,7 +152,7 @@ class Transactions:
                 if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                     continue
                 check(row.error_code, f"transaction {shown(row.transactional_id)}")
-                names = (PartitionName(topic.topic, number) for topic in row.topics for number in topic.partitions)
+                names = (TopicPartition(topic.topic, number) for topic in row.topics for number in topic.partitions)
                 described[row.transactional_id] = Transaction(
                     transactional_id=row.transactional_id,
                     coordinator=node,
@@ -177,26 +169,26 @@ class Transactions:
 
     def find_leaders(
         self, topics: Sequence[str] | None = None
-    ) -> tuple[dict[PartitionName, Node], list[PartitionName]]:
+    ) -> tuple[dict[TopicPartition, Node], list[TopicPartition]]:
         """The leader of each partition of these topics, or of all, and the partitions that have none."""
         metadata = self._client.metadata(topics)
         nodes = nodes_of(metadata)
-        leaders: dict[PartitionName, Node] = {}
+        leaders: dict[TopicPartition, Node] = {}
         leaderless = []
         for topic in metadata.topics:
             for row in topic.partitions:
-                name = PartitionName(topic.name or "", row.partition_index)
+                name = TopicPartition(topic.name or "", row.partition_index)
                 if row.leader_id in nodes:
                     leaders[name] = nodes[row.leader_id]
                 else:
                     leaderless.append(name)
         return leaders, sorted(leaderless)
 
-    def find_open_in(self, name: PartitionName) -> list[OpenTransaction]:
+    def find_open_in(self, name: TopicPartition) -> list[OpenTransaction]:
         """The open transactions of one partition, which must exist."""
         return self._client.until_settled(lambda: self.find_open({name: self._find_leader(name)}))
 
-    def _find_leader(self, name: PartitionName) -> Node:
+    def _find_leader(self, name: TopicPartition) -> Node:
         leaders, leaderless = self.find_leaders([name.topic])
         if name in leaderless:
             raise TryAgain(f"{shown(str(name))} has no leader; see 'ottla topic describe {shown(name.topic)}'")
@@ -204,7 +196,7 @@ class Transactions:
             raise NotFound(f"{shown(str(name))} does not exist; see 'ottla topic describe {shown(name.topic)}'")
         return leaders[name]
 
-    def find_open(self, leaders: dict[PartitionName, Node]) -> list[OpenTransaction]:
+    def find_open(self, leaders: dict[TopicPartition, Node]) -> list[OpenTransaction]:
         """Every open transaction in these partitions. A partition that is gone by now has none."""
         found: list[OpenTransaction] = []
         for node in sorted(set(leaders.values())):
@@ -213,7 +205,7 @@ class Transactions:
                 found += self._find_open_at(node, names[start : start + _PARTITIONS_MAX])
         return sorted(found, key=lambda one: (one.name, one.start_offset))
 
-    def _find_open_at(self, node: Node, names: Iterable[PartitionName]) -> Iterator[OpenTransaction]:
+    def _find_open_at(self, node: Node, names: Iterable[TopicPartition]) -> Iterator[OpenTransaction]:
         numbers: dict[str, list[int]] = {}
         for name in names:
             numbers.setdefault(name.topic, []).append(name.partition)
@@ -221,7 +213,7 @@ class Transactions:
         answer = self._client.ask(node, DescribeProducersRequest(topics=topics))
         for topic in answer.topics:
             for row in topic.partitions:
-                name = PartitionName(topic.name, row.partition_index)
+                name = TopicPartition(topic.name, row.partition_index)
                 if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue
                 check(row.error_code, f"producers of {shown(str(name))}", row.error_message)
@@ -242,13 +234,13 @@ class Transactions:
 
     def find_hanging(
         self, topics: Sequence[str] | None, before_ms: int
-    ) -> tuple[list[OpenTransaction], list[PartitionName]]:
+    ) -> tuple[list[OpenTransaction], list[TopicPartition]]:
         """Transactions whose last record is older and that no coordinator will end; and partitions without a leader."""
         return self._client.until_settled(lambda: self._find_hanging(topics, before_ms))
 
     def _find_hanging(
         self, topics: Sequence[str] | None, before_ms: int
-    ) -> tuple[list[OpenTransaction], list[PartitionName]]:
+    ) -> tuple[list[OpenTransaction], list[TopicPartition]]:
         # 1 what is open at the leaders  2 without what the coordinators wait for  3 and is open still: a marker that
         # was written between the first look and the second has ended a transaction that never hung.
         leaders, leaderless = self.find_leaders(topics)
@@ -258,7 +250,7 @@ class Transactions:
         again = self.find_open({one.name: one.leader for one in suspects})
         return [one for one in suspects if any(one.is_same(other) for other in again)], leaderless
 
-    def awaited(self, producer_ids: Iterable[int]) -> dict[tuple[int, PartitionName], Transaction]:
+    def awaited(self, producer_ids: Iterable[int]) -> dict[tuple[int, TopicPartition], Transaction]:
         """The transactions in which coordinators will end what these producers have open, by producer and partition."""
         wanted = sorted(producer_ids)
         if not wanted:

@@ -17,11 +17,12 @@ from ottla.cli.connection import Connection, connection_options, make_connection
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.outages import warn_incomplete
-from ottla.cli.output import NAME, TABLE, Column, escape_controls, format_table, output_option, print_rows
+from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows, shown
 from ottla.cli.topic_name import TOPIC_NAME
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.transactions import OpenTransaction, PartitionName, Transaction, Transactions
+    from ottla.cli.transactions import OpenTransaction, Transaction, Transactions
 
 _STATES = (
     "Ongoing",
@@ -142,7 +143,7 @@ def list_transactions(
                 states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
             )
         except ValueError as error:
-            raise click.BadParameter(_shown(str(error)), param_hint="'--pattern'") from None
+            raise click.BadParameter(shown(str(error)), param_hint="'--pattern'") from None
         # A leader may be lost or elected while the list is made.
         failures = transactions.missing_ids() or failures
     rows = [
@@ -173,7 +174,7 @@ def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
     else:
         _print_named(rows, (), output, "transactional_id")
     missing = [
-        NotFound(f"transactional id {_shown(one)} does not exist; see 'ottla txn list'")
+        NotFound(f"transactional id {shown(one)} does not exist; see 'ottla txn list'")
         for one, transaction in found.items()
         if transaction is None
     ]
@@ -216,7 +217,7 @@ def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection,
     if leaderless:
         more = f" and {len(leaderless) - 1} more" if len(leaderless) > 1 else ""
         raise NotHealthy(
-            f"{_shown(str(leaderless[0]))}{more} could not be checked: no leader; see 'ottla topic describe'"
+            f"{shown(str(leaderless[0]))}{more} could not be checked: no leader; see 'ottla topic describe'"
         )
 
 
@@ -274,9 +275,8 @@ def abort(
     help, at the latest at its timeout; aborting it in one partition would make it inconsistent and needs --force.
     """
     _check_choice(start_offset, producer_id, producer_epoch, coordinator_epoch)
-    from ottla.cli.transactions import PartitionName
 
-    name = PartitionName(topic, partition)
+    name = TopicPartition(topic, partition)
     with _transactions(connection) as transactions:
         found = _find_one(transactions, name, start_offset, producer_id)
         if producer_epoch is not None:
@@ -294,10 +294,10 @@ def abort(
 
 @contextmanager
 def _transactions(connection: Connection) -> Iterator[Transactions]:
+    from ottla.cli.cluster import ClusterClient
     from ottla.cli.transactions import Transactions
-    from ottla.cli.wire_client import WireClient
 
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         yield Transactions(client)
 
 
@@ -311,7 +311,7 @@ def _check_choice(
 
 
 def _find_one(
-    transactions: Transactions, name: PartitionName, start_offset: int | None, producer_id: int | None
+    transactions: Transactions, name: TopicPartition, start_offset: int | None, producer_id: int | None
 ) -> OpenTransaction:
     everything = transactions.find_open_in(name)
     for one in everything:
@@ -321,8 +321,7 @@ def _find_one(
     others = ", ".join(f"producer {one.producer_id} from offset {one.start_offset}" for one in everything[:3])
     more = f" and {len(everything) - 3} more" if len(everything) > 3 else ""
     raise NotFound(
-        f"{_shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: "
-        f"{others or 'none'}{more}"
+        f"{shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: {others or 'none'}{more}"
     )
 
 
@@ -330,9 +329,9 @@ def _refuse_awaited(transactions: Transactions, found: OpenTransaction) -> None:
     known = transactions.awaited([found.producer_id]).get((found.producer_id, found.name))
     if known is not None:
         raise Failure(
-            f"the transaction does not hang: its coordinator knows it as {_shown(known.transactional_id)}, "
+            f"the transaction does not hang: its coordinator knows it as {shown(known.transactional_id)}, "
             f"{known.state}, and will end it; nothing was aborted, see "
-            f"'ottla txn describe {_shown(known.transactional_id)}', or add --force"
+            f"'ottla txn describe {shown(known.transactional_id)}', or add --force"
         )
 
 
@@ -353,7 +352,7 @@ def _report(found: OpenTransaction, done: str, output: str) -> None:
 
 def _sentence(found: OpenTransaction) -> str:
     return (
-        f"the transaction of producer {found.producer_id}, epoch {found.producer_epoch}, in {_shown(str(found.name))} "
+        f"the transaction of producer {found.producer_id}, epoch {found.producer_epoch}, in {shown(str(found.name))} "
         f"from offset {found.start_offset} (coordinator epoch {found.coordinator_epoch or 0})"
     )
 
@@ -380,11 +379,11 @@ def _description(one: Transaction, now_ms: int) -> dict[str, Any]:
 def _format_description(row: dict[str, Any]) -> str:
     node = row["coordinator"]
     pairs = {
-        "TRANSACTIONAL ID": _shown(row["transactional_id"]),
-        "COORDINATOR": f"{node['broker_id']} ({_shown(node['host'])}:{node['port']})",
+        "TRANSACTIONAL ID": shown(row["transactional_id"]),
+        "COORDINATOR": f"{node['broker_id']} ({shown(node['host'])}:{node['port']})",
         "PRODUCER ID": row["producer_id"],
         "PRODUCER EPOCH": row["producer_epoch"],
-        "STATE": _shown(row["state"]),
+        "STATE": shown(row["state"]),
         "TIMEOUT": format_duration_ms(row["timeout_ms"]),
     }
     if row["started_ms"] is not None:
@@ -428,12 +427,8 @@ def _print_open(rows: Sequence[dict[str, Any]], output: str) -> None:
 def _print_named(rows: Sequence[dict[str, Any]], columns: Sequence[Column], output: str, name_field: str) -> None:
     if output == NAME:
         # A name with a newline in it must not pass for two names in a pipe.
-        rows = [{name_field: _shown(row[name_field])} for row in rows]
+        rows = [{name_field: shown(row[name_field])} for row in rows]
     print_rows(rows, columns, output, name_field)
-
-
-def _shown(text: str) -> str:
-    return escape_controls(text, keep="")
 
 
 def _local_time(time_ms: int) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ottla.cli.cluster import ClusterClient
 from ottla.cli.connection import Connection
+from ottla.cli.error_codes import check
 from ottla.cli.failure import NotFound
-from ottla.cli.wire_client import WireClient, check, shown
+from ottla.cli.output import shown
 from ottla.model.errors import ErrorCode
 from ottla.security.scram import Mechanism
 from ottla.wire.messages.alter_user_scram_credentials import (
@@ -33,7 +35,7 @@ class Credential(NamedTuple):
 def describe(connection: Connection, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
     """Return the mechanisms and iterations of users: all, or those that are named. Raise NotFound."""
     users = [UserName(name=name) for name in names] or None
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         answer = client.ask_any(DescribeUserScramCredentialsRequest(users=users))
     check(answer.error_code, "the users", answer.error_message)
     found: dict[str, dict[Mechanism, int]] = {}
@@ -62,7 +64,7 @@ def delete(connection: Connection, mechanisms: Mapping[str, Iterable[Mechanism]]
 
 
 def _alter(connection: Connection, request: AlterUserScramCredentialsRequest) -> None:
-    with WireClient(connection) as client:
+    with ClusterClient(connection) as client:
         answer = client.ask_any(request)
     for result in answer.results:
         _check(result.error_code, result.user, result.error_message)

@@ -41,7 +41,12 @@ from ottla.wire import Message
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
-from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from ottla.wire.messages.metadata import MetadataResponse
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -174,10 +179,10 @@ class Cluster:
         def attempt(deadline: float) -> bool:
             timeout_ms = max(int((deadline - time.monotonic()) * 1000), 1)
             request = CreateTopicsRequest(topics=[topic], timeout=timeout_ms)
-            answer = self.ask(self._controller(deadline), request, deadline=deadline, version_min=_CREATE_TOPICS_MIN)
+            answer = self.ask(self.controller(deadline), request, deadline=deadline, version_min=_CREATE_TOPICS_MIN)
             (row,) = answer.topics
             if row.error_code == ErrorCode.NOT_CONTROLLER:
-                self._known.forget_controller()
+                self.forget_controller()
             if row.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
                 raise BrokerError(row.error_code, f"topic {name}", row.error_message)
             return bool(row.error_code == 0)
@@ -191,6 +196,10 @@ class Cluster:
 
         self.retry(f"topic {name}", attempt_leaders)
         return made
+
+    def forget_controller(self) -> None:
+        """Ask for the controller again when it is next needed, because a broker says that it is another one."""
+        self._known.forget_controller()
 
     def topic_config(self, name: str, keys: Iterable[str]) -> dict[str, str | None]:
         """Return the effective values of these settings of a topic; a setting unknown to the broker is absent."""
@@ -207,7 +216,8 @@ class Cluster:
 
         return self.retry(f"settings of topic {name}", attempt)
 
-    def _controller(self, deadline: float) -> Node:
+    def controller(self, deadline: float) -> Node:
+        """Return the controller, or a broker that forwards requests to it."""
         if self._known.controller() is None:
             self.metadata([], deadline)
         # A cluster whose controllers accept no clients names any broker, or none. All brokers forward such requests.
@@ -221,12 +231,19 @@ class Cluster:
     ) -> dict[TopicPartition, OffsetAt]:
         """Return an offset of each partition: the first one (EARLIEST), the end of the records that this isolation
         gets (LATEST), or that of the first record at or after a time in ms."""
-        found: dict[TopicPartition, OffsetAt] = {}
+        rows = self.list_offset_rows(wanted, isolation=isolation)
+        return {tp: OffsetAt(row.offset, row.timestamp) for tp, row in rows.items()}
+
+    def list_offset_rows(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: Isolation
+    ) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
+        """Return the same as the brokers send it: with the leader epochs."""
+        found: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
         version_min = max((_TIME_FROM.get(time_ms, 1) for time_ms in wanted.values()), default=1)
         if isolation is Isolation.READ_COMMITTED:
             version_min = max(version_min, _ISOLATION_FROM)
 
-        def attempt(deadline: float) -> dict[TopicPartition, OffsetAt]:
+        def attempt(deadline: float) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
             missing = [tp for tp in wanted if tp not in found]
             failures = []
             for node, partitions in self._by_leader(missing, deadline).items():
@@ -248,7 +265,7 @@ class Cluster:
                             self.forget(tp.topic)
                             failures.append(BrokerError(row.error_code, f"offsets of {tp}"))
                         else:
-                            found[tp] = OffsetAt(row.offset, row.timestamp)
+                            found[tp] = row
             failures += [BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"offsets of {tp}") for tp in wanted
                          if tp not in found and not failures]  # fmt: skip
             if failures:

@@ -11,36 +11,29 @@ from click.testing import CliRunner, Result
 from confluent_kafka import KafkaError, Message
 
 from ottla.cli import cluster as cluster_module
-from ottla.cli.cluster import (
-    BrokerNode,
-    Cluster,
-    ConfigValue,
-    OffsetFound,
-    Outcome,
-    PartitionName,
-    PartitionState,
-    TopicState,
-    failure_of,
-)
+from ottla.cli.error_codes import failure_of
 from ottla.cli.failure import Failure
 from ottla.cli.main import main
+from ottla.cli.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
+from ottla.client.protocol.metadata import Node
+from ottla.model.types import TopicPartition
 
 
 class FakeReader:
     """Hands out stored records of the assigned partitions, then their ends, then nothing more."""
 
-    def __init__(self, records: Mapping[PartitionName, list[Message]], properties: Mapping[str, Any]) -> None:
+    def __init__(self, records: Mapping[TopicPartition, list[Message]], properties: Mapping[str, Any]) -> None:
         self._records = records
         self.properties = properties
-        self.paused: list[PartitionName] = []
+        self.paused: list[TopicPartition] = []
         self.closed = False
-        self.starts: dict[PartitionName, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
         self.reads = 0
 
-    def assign(self, starts: Mapping[PartitionName, int]) -> None:
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
         self.starts = dict(starts)
 
-    def read(self, count_max: int, timeout_s: float) -> tuple[list[Message], dict[PartitionName, int]]:
+    def read(self, count_max: int, timeout_s: float) -> tuple[list[Message], dict[TopicPartition, int]]:
         self.reads += 1
         assert self.reads < 10, "nobody noticed that there is nothing more to read"
         found = []
@@ -49,7 +42,7 @@ class FakeReader:
             self.starts[name] = len(self._records[name])
         return found, dict(self.starts)
 
-    def pause(self, name: PartitionName) -> None:
+    def pause(self, name: TopicPartition) -> None:
         self.paused.append(name)
 
     def close(self) -> None:
@@ -90,17 +83,17 @@ class FakeWriter:
 
 
 class FakeCluster:
-    """What `ottla.cli.cluster.Cluster` does, in memory."""
+    """What `ottla.cli.cluster.ClusterClient` does, in memory."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
-        self.records: dict[PartitionName, list[Message]] = defaultdict(list)
+        self.records: dict[TopicPartition, list[Message]] = defaultdict(list)
         self.config: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         self.changes: list[tuple[Any, ...]] = []
         self.awaited: list[str] = []
         #: partitions without a leader
-        self.offline: set[PartitionName] = set()
-        self.out_of_sync: set[PartitionName] = set()
+        self.offline: set[TopicPartition] = set()
+        self.out_of_sync: set[TopicPartition] = set()
         self.refuses = False
         self.refusal_code: int = KafkaError.NOT_ENOUGH_REPLICAS
         self.record_bytes_max = 1_000_000
@@ -114,7 +107,7 @@ class FakeCluster:
         self, topic: str, value: bytes | None, key: bytes | None = None, *, partition: int = 0, time_ms: int = 1000,
         headers: list[tuple[str, Any]] | None = None,
     ) -> Message:  # fmt: skip
-        records = self.records[PartitionName(topic, partition)]
+        records = self.records[TopicPartition(topic, partition)]
         message = Message(
             topic=topic, partition=partition, offset=len(records), key=key, value=value, headers=headers,
             timestamp=(1, time_ms), latency=0.004,
@@ -122,26 +115,26 @@ class FakeCluster:
         records.append(message)
         return message
 
-    def brokers(self) -> list[BrokerNode]:
-        return [BrokerNode(broker_id=1, host="127.0.0.1", port=9092)]
+    def brokers(self) -> list[Node]:
+        return [Node(broker_id=1, host="127.0.0.1", port=9092)]
 
     def check_broker(self, broker_id: int) -> None:
-        Cluster.check_broker(self, broker_id)  # type: ignore[arg-type]
+        cluster_module.ClusterClient.check_broker(self, broker_id)  # type: ignore[arg-type]
 
     def topics(self, timeout_s: float | None = None) -> dict[str, TopicState]:
         return {name: self._state(name) for name in sorted(self.known)}
 
     def topic(self, name: str) -> TopicState:
         if name not in self.known:
-            raise failure_of(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), name, name)
+            raise failure_of(KafkaError.UNKNOWN_TOPIC_OR_PART, name, topic=name)
         return self._state(name)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicState]:
         return [self.topic(name) for name in names]
 
     def find_offsets(
-        self, partitions: Iterable[PartitionName], at: str | int, *, committed: bool = False
-    ) -> dict[PartitionName, OffsetFound]:
+        self, partitions: Iterable[TopicPartition], at: str | int, *, committed: bool = False
+    ) -> dict[TopicPartition, OffsetFound]:
         return {name: OffsetFound(offset=self._find(name, at), timestamp=None, leader_epoch=3) for name in partitions}
 
     def create_topics(
@@ -155,8 +148,8 @@ class FakeCluster:
     ) -> list[Outcome]:
         outcomes = []
         for name in names:
-            exists = KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)
-            failure = failure_of(exists, f"topic {name}", name) if name in self.known else None
+            exists = failure_of(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {name}", topic=name)
+            failure = exists if name in self.known else None
             outcomes.append(Outcome(name=name, failure=failure))
         self.changes.append(("create", list(names), partitions, replication_factor, dict(config), dry_run))
         return outcomes
@@ -192,12 +185,6 @@ class FakeCluster:
     ) -> None:
         self.changes.append(("config", scope, name, dict(values), list(deleted), dry_run))
 
-    def describe_broker_defaults(self) -> list[ConfigValue]:
-        return []
-
-    def alter_broker_defaults(self, values: Mapping[str, str], deleted: Iterable[str], *, dry_run: bool) -> None:
-        self.changes.append(("config", "defaults", dict(values), list(deleted), dry_run))
-
     def writer(self, properties: Mapping[str, Any]) -> FakeWriter:
         self.writers.append(FakeWriter(self, properties))
         return self.writers[-1]
@@ -210,15 +197,15 @@ class FakeCluster:
         partitions = tuple(
             PartitionState(
                 partition=number,
-                leader=None if PartitionName(name, number) in self.offline else 1,
+                leader=None if TopicPartition(name, number) in self.offline else 1,
                 replicas=(1,),
-                isr=() if PartitionName(name, number) in self.out_of_sync else (1,),
+                isr=() if TopicPartition(name, number) in self.out_of_sync else (1,),
             )
             for number in range(self.known[name])
         )
         return TopicState(name=name, topic_id="AAAA", internal=name.startswith("__"), partitions=partitions)
 
-    def _find(self, name: PartitionName, at: str | int) -> int | None:
+    def _find(self, name: TopicPartition, at: str | int) -> int | None:
         records = self.records[name]
         if at == "earliest":
             return 0

@@ -1,30 +1,30 @@
-"""How errors of the client become exit codes, and the two requests that are written by hand."""
+"""How errors of the clients become exit codes and messages."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from concurrent.futures import Future
-from struct import pack
-from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
-from confluent_kafka import (
-    ConsumerGroupState,
-    ConsumerGroupType,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from ottla.cli import cluster as cluster_module
-from ottla.cli.cluster import Cluster, PartitionName, Reader, Writer, connect, failure_of
+from ottla.cli.cluster import ClusterClient, connect
 from ottla.cli.connection import make_connection
-from ottla.cli.default_config import DefaultConfig, DefaultEntry
 from ottla.cli.failure import Failure, NotHealthy
+from ottla.cli.records import Reader, Writer, failure_of
+from ottla.client.errors import ClientError, ClusterUnreachable, ConnectionLost, TimedOut
+from ottla.client.protocol.metadata import Node
+from ottla.model.types import TopicPartition
+from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,62 +71,55 @@ def test_a_property_that_does_not_exist_is_wrong_usage(monkeypatch: pytest.Monke
         connect(make_connection(None, {"nope": "1"}, {}, 1))
 
 
-class FakeAdmin:
-    """Answers requests for metadata; completes no other request."""
+class FakeKafka:
+    """Answers requests for metadata; completes no other request but ListGroups."""
 
     def __init__(self, leaders: dict[str, list[int]], *, answers: bool = True, errors: bool = False) -> None:
         self.leaders, self.answers, self.errors = leaders, answers, errors
+        self.failure: ClientError = ConnectionLost("broker at here:1", "none in time")
 
-    def list_topics(self, timeout: float) -> Any:
+    def metadata(self, topics: list[str] | None, deadline: float) -> MetadataResponse:
         if not self.answers:
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        rows = {
-            name: SimpleNamespace(
-                partitions={
-                    at: SimpleNamespace(id=at, leader=leader, replicas=[2, 3], isrs=[2])
+            raise self.failure
+        rows = [
+            MetadataResponseTopic(
+                name=name,
+                partitions=[
+                    MetadataResponsePartition(partition_index=at, leader_id=leader, replica_nodes=[2, 3], isr_nodes=[2])
                     for at, leader in enumerate(leaders)
-                }
+                ],
             )
             for name, leaders in self.leaders.items()
-        }
-        return SimpleNamespace(topics=rows, brokers={})
+        ]
+        return MetadataResponse(topics=rows, brokers=[MetadataResponseBroker(node_id=1, host="here", port=1)])
 
-    def poll(self, timeout: float) -> int:
-        return 0
-
-    def list_consumer_groups(self, request_timeout: float) -> Future[Any]:
-        future: Future[Any] = Future()
-        away = KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
-        group = SimpleNamespace(
-            group_id="g", is_simple_consumer_group=True, state=ConsumerGroupState.EMPTY, type=ConsumerGroupType.CLASSIC
-        )
-        future.set_result(SimpleNamespace(valid=[group], errors=[away] if self.errors else []))
+    def ask(self, node: Node, request: Any, version_min: int = 0) -> ListGroupsResponse:
+        assert isinstance(request, ListGroupsRequest)
         # The leader of every partition is elected after the list was made.
         self.leaders = {name: [1 for _ in leaders] for name, leaders in self.leaders.items()}
-        return future
+        if self.errors:
+            return ListGroupsResponse(error_code=KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+        rows = [
+            ListedGroup(group_id="g", group_state="Empty", group_type="classic"),
+            ListedGroup(group_id="connect", protocol_type="connect", group_state="Stable", group_type="classic"),
+        ]
+        return ListGroupsResponse(groups=rows)
 
-    def describe_consumer_groups(self, names: list[str], request_timeout: float) -> dict[str, Future[None]]:
-        return {name: timed_out() for name in names}
+    def time_out(self, *_: Any, **__: Any) -> None:
+        raise TimedOut("no success within 7 s")
 
-    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[None]]:
-        return {partition: timed_out() for partition in asked}
-
-
-def timed_out() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
-    return future
-
-
-def asking(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.setattr(cluster_module, "AdminClient", lambda configuration: admin)
-    monkeypatch.setattr(cluster_module, "refusal", lambda *_: None)
-    return Cluster(make_connection("here:1", {}, {}, 7))
+    retry_at_coordinator = list_offset_rows = time_out
 
 
-def test_group_whose_coordinator_is_offline_is_not_taken_for_a_wrong_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def asking(kafka: FakeKafka) -> ClusterClient:
+    client = ClusterClient(make_connection("here:1", {}, {}, 7))
+    client._cluster = kafka  # type: ignore[assignment]
+    return client
+
+
+def test_group_whose_coordinator_is_offline_is_not_taken_for_a_wrong_port() -> None:
     # The hash of "g" is 103: its coordinator is the leader of partition 103 % 4.
-    cluster = asking(FakeAdmin({"__consumer_offsets": [1, 1, 1, -1]}), monkeypatch)
+    cluster = asking(FakeKafka({"__consumer_offsets": [1, 1, 1, -1]}))
     with pytest.raises(NotHealthy) as failed:
         cluster.describe_groups(["g"])
     assert failed.value.message == (
@@ -135,9 +128,9 @@ def test_group_whose_coordinator_is_offline_is_not_taken_for_a_wrong_port(monkey
     )
 
 
-def test_list_of_groups_says_which_coordinators_were_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_groups_says_which_coordinators_were_offline() -> None:
     leaders = {"__consumer_offsets": [1, -1, 1, -1], "a": [-1]}
-    groups, failures = asking(FakeAdmin(leaders), monkeypatch).groups()
+    groups, failures = asking(FakeKafka(leaders)).groups()
     assert [group.group_id for group in groups] == ["g"]
     assert [(failure.exit_code, failure.message) for failure in failures] == [
         (
@@ -147,41 +140,40 @@ def test_list_of_groups_says_which_coordinators_were_offline(monkeypatch: pytest
             "shows what is offline",
         )
     ]
-    assert asking(FakeAdmin({"__consumer_offsets": [1], "a": [-1]}), monkeypatch).groups()[1] == []
+    assert asking(FakeKafka({"__consumer_offsets": [1], "a": [-1]})).groups()[1] == []
 
 
-def test_list_of_groups_says_which_brokers_gave_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, [failure] = asking(FakeAdmin({}, errors=True), monkeypatch).groups()
-    assert len(groups) == 1 and failure.exit_code == 4 and failure.message.startswith("the list is not complete: ")
+def test_list_of_groups_says_which_brokers_gave_an_error() -> None:
+    groups, [failure] = asking(FakeKafka({}, errors=True)).groups()
+    assert groups == [] and failure.exit_code == 4 and failure.message.startswith("the list is not complete: ")
 
 
 @pytest.mark.parametrize("leaders", [{}, {"__consumer_offsets": [-1, -1, -1, 1]}])
-def test_group_whose_coordinator_does_not_answer_is_named(
-    monkeypatch: pytest.MonkeyPatch, leaders: dict[str, list[int]]
-) -> None:
+def test_group_whose_coordinator_does_not_answer_is_named(leaders: dict[str, list[int]]) -> None:
     with pytest.raises(NotHealthy, match="the coordinator of group g is not available; try again"):
-        asking(FakeAdmin(leaders), monkeypatch).describe_groups(["g"])
+        asking(FakeKafka(leaders)).describe_groups(["g"])
 
 
-def test_request_that_is_not_completed_by_a_cluster_that_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_is_not_completed_by_a_cluster_that_answers_is_named() -> None:
     with pytest.raises(NotHealthy, match="a-0: the cluster did not complete the request within 7 s") as failed:
-        asking(FakeAdmin({"a": [1]}), monkeypatch).find_offsets([PartitionName("a", 0)], "latest")
+        asking(FakeKafka({"a": [1]})).find_offsets([TopicPartition("a", 0)], "latest")
     assert "security.protocol" not in failed.value.message
 
 
-def test_cluster_that_answers_nothing_is_said_to_give_no_kafka_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[Callable[[Cluster], Any]] = [
+def test_cluster_that_answers_nothing_is_said_to_give_no_kafka_answer() -> None:
+    requests: list[Callable[[ClusterClient], Any]] = [
         lambda cluster: cluster.describe_groups(["g"]), lambda cluster: cluster.topics(),
         lambda cluster: cluster.check_broker(1),
     ]  # fmt: skip
     for ask in requests:
         with pytest.raises(NotHealthy, match=r"here:1 accepts connections but gives no Kafka answer .*security.prot"):
-            ask(asking(FakeAdmin({}, answers=False), monkeypatch))
+            ask(asking(FakeKafka({}, answers=False)))
 
 
-def test_cluster_that_has_stopped_meanwhile_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = asking(FakeAdmin({}, answers=False), monkeypatch)
-    monkeypatch.setattr(cluster_module, "refusal", lambda *_: "connection refused")
+def test_cluster_that_has_stopped_meanwhile_is_not_reachable() -> None:
+    stopped = FakeKafka({}, answers=False)
+    stopped.failure = ClusterUnreachable("here:1", "connection refused")
+    cluster = asking(stopped)
     with pytest.raises(NotHealthy, match=r"no broker reachable at here:1 \(connection refused\)"):
         cluster.topics()
 
@@ -205,7 +197,7 @@ def end_of(partition: int, offset: int) -> Message:
 def test_the_reader_tells_records_from_ends() -> None:
     record = Message(topic="t", partition=0, offset=4, value=b"x")
     reader = Reader(FakeConsumer(record, end_of(0, 5), end_of(1, 0)))  # type: ignore[arg-type]
-    assert reader.read(100, 1) == ([record], {PartitionName("t", 0): 5, PartitionName("t", 1): 0})
+    assert reader.read(100, 1) == ([record], {TopicPartition("t", 0): 5, TopicPartition("t", 1): 0})
     assert reader.read(100, 1) == ([], {})
 
 
@@ -271,67 +263,5 @@ def test_the_writer_waits_for_room() -> None:
     assert producer.calls == ["produce", "poll", "called", "produce"]
 
 
-class FakeSocket:
-    """Answers one request with fixed bytes."""
-
-    def __init__(self, reply: bytes) -> None:
-        self.sent = b""
-        self._reply = pack(">i", len(reply)) + reply
-
-    def __enter__(self) -> FakeSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def sendall(self, data: bytes) -> None:
-        self.sent += data
-
-    def recv(self, size: int) -> bytes:
-        # One byte at a time: whoever reads must not trust a packet's size.
-        taken, self._reply = self._reply[: min(size, 1)], self._reply[min(size, 1) :]
-        return taken
-
-
-def text(value: str) -> bytes:
-    return pack(">h", len(value)) + value.encode()
-
-
-def answer(monkeypatch: pytest.MonkeyPatch, reply: bytes) -> FakeSocket:
-    connection = FakeSocket(reply)
-    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: connection)
-    return connection
-
-
-def test_broker_defaults_are_described_under_an_empty_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = text("log.retention.ms") + text("5") + pack(">bbb", 0, 3, 0) + pack(">i", 0)
-    result = pack(">hh", 0, -1) + b"\4" + text("") + pack(">i", 1) + entry
-    connection = answer(monkeypatch, pack(">ii", 1, 0) + pack(">i", 1) + result)
-    assert DefaultConfig("h", 1, 1).describe() == [DefaultEntry("log.retention.ms", "5", 3, False, False)]
-    body = pack(">i", 1) + b"\4" + text("") + pack(">i", -1) + b"\0"
-    assert connection.sent[4:] == pack(">hhi", 32, 1, 1) + text("ottla-cli") + body
-
-
-def test_broker_defaults_are_altered_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = answer(monkeypatch, pack(">ii", 1, 0) + pack(">i", 1) + pack(">hh", 0, -1) + b"\4" + text(""))
-    DefaultConfig("h", 1, 1).alter({"a": "1"}, ["b"], dry_run=True)
-    changes = text("a") + b"\0" + text("1") + text("b") + b"\1" + pack(">h", -1)
-    body = pack(">i", 1) + b"\4" + text("") + pack(">i", 2) + changes + b"\1"
-    assert connection.sent[4:] == pack(">hhi", 44, 0, 1) + text("ottla-cli") + body
-
-
-def test_a_refused_default_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, pack(">ii", 1, 0) + pack(">i", 1) + pack(">h", 40) + text("bad value") + b"\4" + text(""))
-    with pytest.raises(Failure, match="broker defaults: bad value"):
-        DefaultConfig("h", 1, 1).alter({"a": "1"}, [], dry_run=False)
-
-
-@pytest.mark.parametrize("reply", [b"", b"\0" * 10, pack(">ii", 1, 0) + pack(">i", 7)])
-def test_a_reply_that_makes_no_sense_is_no_traceback(monkeypatch: pytest.MonkeyPatch, reply: bytes) -> None:
-    answer(monkeypatch, reply)
-    with pytest.raises(Failure) as caught:
-        DefaultConfig("h", 1, 1).describe()
-    assert caught.value.exit_code == 4
-
-
-def test_partition_names_are_what_the_client_takes() -> None:
-    assert TopicPartition(*PartitionName("t", 3), 5).offset == 5
+def test_partitions_are_what_librdkafka_takes() -> None:
+    assert KafkaPartition(*TopicPartition("t", 3), 5).offset == 5

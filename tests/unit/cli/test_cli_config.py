@@ -56,7 +56,7 @@ def test_unset_with_a_dry_run_only_asks(cluster: Any, ottla: Any) -> None:
 
 def test_broker_defaults_are_set_for_all_brokers(cluster: Any, ottla: Any) -> None:
     ottla("config", "set", "log.retention.ms=1", "--broker-defaults")
-    assert cluster.changes == [("config", "defaults", {"log.retention.ms": "1"}, [], False)]
+    assert cluster.changes == [("config", "broker", "", {"log.retention.ms": "1"}, [], False)]
 
 
 @pytest.mark.parametrize("words", [(), ("--topic", "orders", "--broker", "1")])

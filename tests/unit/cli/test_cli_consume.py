@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.cluster import PartitionName
+from ottla.model.types import TopicPartition
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +54,12 @@ def test_an_end_needs_no_exit_flag(ottla: Any) -> None:
 
 def test_a_partition_that_is_read_is_fetched_no_more(cluster: Any, ottla: Any) -> None:
     ottla("consume", "orders", "-O", "0:2", "-p", "0")
-    assert cluster.readers[0].paused == [PartitionName("orders", 0)]
+    assert cluster.readers[0].paused == [TopicPartition("orders", 0)]
 
 
 def test_an_offset_that_does_not_exist_yet_is_waited_for_at_the_end(cluster: Any, ottla: Any) -> None:
     ottla("consume", "orders", "-e", "-O", "99")
-    assert cluster.readers[0].starts == {PartitionName("orders", 0): 5, PartitionName("orders", 1): 1}
+    assert cluster.readers[0].starts == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 1}
 
 
 def test_a_format_replaces_the_delimiter(ottla: Any) -> None:

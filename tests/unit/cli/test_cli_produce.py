@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from ottla.cli.cluster import PartitionName
 from ottla.cli.failure import NotHealthy
 from ottla.cli.produce import split_records
 from ottla.cli.produce_waiting import Waiting
+from ottla.model.types import TopicPartition
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ class Watched:
 
 def test_partition_without_a_leader_is_named_after_3_s_without_an_acknowledgement(cluster: Any, capsys: Any) -> None:
     cluster.add_topic("orders", 4)
-    cluster.offline = {PartitionName("orders", 1), PartitionName("orders", 3)}
+    cluster.offline = {TopicPartition("orders", 1), TopicPartition("orders", 3)}
     watched = Watched(cluster)
     for now in (0.0, 2.9):
         watched.look(now)
@@ -145,7 +145,7 @@ def test_partition_without_a_leader_is_named_after_3_s_without_an_acknowledgemen
     )
     watched.look(13.0)
     assert capsys.readouterr().err == "", "the same reason is printed once"
-    cluster.offline = {PartitionName("orders", 3)}
+    cluster.offline = {TopicPartition("orders", 3)}
     watched.look(23.0, in_flight=2)
     assert capsys.readouterr().err.startswith(
         "waiting: 2 records are not acknowledged: partition 3 of topic orders has"
@@ -166,7 +166,7 @@ def test_nothing_is_said_while_records_are_acknowledged_or_none_is_in_flight(clu
 )
 def test_reason_is_that_of_the_only_partition(cluster: Any, partition: int, reason: str) -> None:
     cluster.add_topic("orders", 4)
-    cluster.offline, cluster.out_of_sync = {PartitionName("orders", 3)}, {PartitionName("orders", 0)}
+    cluster.offline, cluster.out_of_sync = {TopicPartition("orders", 3)}, {TopicPartition("orders", 0)}
     watched = Watched(cluster, partition, {"delivery.timeout.ms": "7000"})
     assert watched.waiting.find_reason().startswith(reason)
     assert watched.waiting.describe_timeout().startswith(f"not acknowledged within 7 s: {reason}")
@@ -182,7 +182,7 @@ def test_cluster_that_does_not_answer_is_the_reason(cluster: Any, monkeypatch: p
 
 def test_records_that_time_out_make_the_cluster_not_healthy_with_advice(cluster: Any, ottla: Any) -> None:
     cluster.refuses, cluster.refusal_code = True, KafkaError._MSG_TIMED_OUT
-    cluster.offline = {PartitionName("orders", 0)}
+    cluster.offline = {TopicPartition("orders", 0)}
     result = ottla("produce", "orders", stdin="a\nb\n")
     assert result.exit_code == 4
     assert (

@@ -16,16 +16,14 @@ from confluent_kafka import KafkaError, Message
 from ottla.broker.groups.journal import Cause, CauseKind, Rebalance, journal_key
 from ottla.cli import cluster as cluster_module
 from ottla.cli import group_lag
-from ottla.cli.cluster import (
-    BrokerNode,
-    Outcome,
-    PartitionName,
-    failure_of,
-)
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
+from ottla.cli.error_codes import failure_of
 from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.group_state import GroupListing, GroupMember, GroupState
 from ottla.cli.group_why import ADVICE, draw_timeline
+from ottla.cli.topic_state import Outcome
+from ottla.client.protocol.metadata import Node
+from ottla.model.types import TopicPartition
 
 JOURNAL = "__ottla_rebalances"
 
@@ -36,9 +34,9 @@ class FakeGroups:
     def __init__(self, topics: Any) -> None:
         self.topics_cluster = topics
         self.states: dict[str, GroupState] = {}
-        self.committed: dict[str, dict[PartitionName, int]] = {}
+        self.committed: dict[str, dict[TopicPartition, int]] = {}
         self.asked: list[str] = []
-        self.refused: dict[PartitionName, Failure] = {}
+        self.refused: dict[TopicPartition, Failure] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.topics_cluster, name)
@@ -65,7 +63,7 @@ class FakeGroups:
     def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
         return [self.states.get(name) or _unknown(name) for name in names]
 
-    def committed_offsets(self, group: str) -> dict[PartitionName, int]:
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         self.asked.append("commits")
         return self.committed.get(group, {})
 
@@ -73,7 +71,7 @@ class FakeGroups:
         self.asked.append(str(at))
         return self.topics_cluster.find_offsets(partitions, at, committed=committed)
 
-    def commit_offsets(self, group: str, offsets: Mapping[PartitionName, int]) -> dict[PartitionName, Failure]:
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Failure]:
         self.changes.append(("commit", group, dict(offsets)))
         return self.refused
 
@@ -83,19 +81,19 @@ class FakeGroups:
 
 
 def _unknown(name: str) -> GroupState:
-    node = BrokerNode(broker_id=1, host="127.0.0.1", port=9092)
+    node = Node(broker_id=1, host="127.0.0.1", port=9092)
     return GroupState(
         group_id=name, is_simple=True, state="Dead", group_type="classic", assignor=None, coordinator=node, members=()
     )
 
 
-def member(name: str, *partitions: PartitionName) -> GroupMember:
+def member(name: str, *partitions: TopicPartition) -> GroupMember:
     return GroupMember(
         member_id=f"{name}-1", instance_id=None, client_id=name, host="/10.0.0.1", partitions=tuple(partitions)
     )
 
 
-A0, A1 = PartitionName("a", 0), PartitionName("a", 1)
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 @pytest.fixture
@@ -289,14 +287,14 @@ def test_a_commit_beyond_the_end_is_said_so_and_has_no_negative_lag(orders: Fake
 
 
 def test_a_commit_in_a_topic_that_is_gone_is_still_shown(orders: FakeGroups, ottla: Any) -> None:
-    orders.committed["g"] = {PartitionName("gone", 0): 7}
+    orders.committed["g"] = {TopicPartition("gone", 0): 7}
     shown = ottla("group", "describe", "g").output
     assert "gone           0          7    -" in shown
     assert "No log end: gone." in shown
 
 
 def test_the_members_view_shows_assignments(orders: FakeGroups, ottla: Any) -> None:
-    orders.add_group("g", member("app", A0, A1, PartitionName("b", 3)), member("idle"))
+    orders.add_group("g", member("app", A0, A1, TopicPartition("b", 3)), member("idle"))
     assert ottla("group", "describe", "g", "--members").output.split("\n") == [
         "GROUP  g",
         "",
@@ -386,7 +384,7 @@ def test_a_partition_without_a_commit_cannot_be_shifted(orders: FakeGroups, ottl
 
 
 def test_a_commit_in_a_topic_that_is_gone_is_left_out(orders: FakeGroups, ottla: Any) -> None:
-    orders.committed["g"] = {A0: 2, PartitionName("gone", 0): 7}
+    orders.committed["g"] = {A0: 2, TopicPartition("gone", 0): 7}
     result = ottla("group", "reset", "g", "--all-topics", "--to-latest", "--execute")
     assert orders.changes == [("commit", "g", {A0: 5})]
     assert "note: gone-0 is skipped: it does not exist any more\n" in result.stderr

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ottla.cli import txn, wire_client
-from ottla.cli.cluster import PartitionName as CommittedName
+from ottla.cli import cluster as cluster_module
+from ottla.cli import txn
 from ottla.model.errors import ErrorCode
+from ottla.model.types import TopicPartition as CommittedName
 from ottla.wire import APIS, decode, encode, request_class, request_header_version, response_header_version
 from ottla.wire.frame import frame_reply
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -204,7 +205,7 @@ class FakeSocket:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBrokers]:
     fake = FakeBrokers()
     monkeypatch.setattr(socket, "create_connection", fake.connect)
-    monkeypatch.setattr(wire_client, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(cluster_module, "_AGAIN_S", 0.0)
     monkeypatch.setattr(txn, "_now_ms", lambda: NOW_MS)
     with monkeypatch.context() as zone:
         zone.setenv("TZ", "UTC")
