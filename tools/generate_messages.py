@@ -328,21 +328,16 @@ def api_source(api_key: int, module: str) -> str:
         for line in struct_source(struct, api_key, module, {name: structs[-1].name + name for name in shared})
     ]
     text = "\n".join(body)
-    imported = ["NEVER_FLEXIBLE", "ZERO_UUID", "Array", "Field", "Message", "Struct"]
+    imported = ["NEVER_FLEXIBLE", "ZERO_UUID", "Array", "Message", "Struct", "field"]
     used = [name for name in imported if re.search(rf"\b{name}\b", text)]
     name = request[-1].name.removesuffix("Request")
     first, last = versions_of(module)
     head = [
-        f'"""{name} (API key {api_key}), versions {first} to {last}.',
-        "",
-        MARK,
-        '"""',
+        f'"""{name} (API key {api_key}), versions {first} to {last}. {MARK}"""',
         "",
         "from __future__ import annotations",
         "",
-        *(["from collections.abc import Sequence"] if "Sequence[" in text else []),
-        "from typing import ClassVar",
-        "",
+        *(["from collections.abc import Sequence", ""] if "Sequence[" in text else []),
         f"from ottla.wire.schema import {', '.join(used)}",
         "",
     ]
@@ -350,26 +345,12 @@ def api_source(api_key: int, module: str) -> str:
 
 
 def struct_source(struct: StructVersions, api_key: int, module: str, renamed: dict[str, str]) -> list[str]:
-    fields = merge(struct)
-    name = renamed.get(struct.name, struct.name)
-    is_message = is_root(struct, module)
-    lines = ["", "", f"class {name}({'Message' if is_message else 'Struct'}):"]
-    slots = sorted(field.name for field in fields)
-    lines += [f"    __slots__ = ({''.join(f'{slot!r}, ' for slot in slots)})", ""]
-    if is_message:
-        lines += [
-            f"    API_KEY: ClassVar[int] = {api_key}",
-            f"    VERSIONS: ClassVar[tuple[int, int]] = {versions_of(module)}",
-            f"    FLEXIBLE_FROM: ClassVar[int] = {flexible_name(flexible_from(module))}",
-        ]
-    if fields:
-        lines += ["    FIELDS: ClassVar[tuple[Field, ...]] = ("]
-        lines += [f"        {field_source(field, renamed)}," for field in fields]
-        lines += ["    )", "", "    def __init__(", "        self,", "        *,"]
-        lines += [f"        {parameter(field, renamed)}," for field in fields]
-        lines += ["    ) -> None:"]
-        lines += [f"        self.{field.name} = {initial_value(field, renamed)}" for field in fields]
-    return lines
+    parents = "Struct"
+    if is_root(struct, module):
+        flexible = flexible_name(flexible_from(module))
+        parents = f"Message, api_key={api_key}, versions={versions_of(module)}, flexible_from={flexible}"
+    fields = [f"    {field_source(field, renamed)}" for field in merge(struct)]
+    return ["", "", f"class {renamed.get(struct.name, struct.name)}({parents}):", *(fields or ["    pass"])]
 
 
 def is_root(struct: StructVersions, module: str) -> bool:
@@ -380,27 +361,20 @@ def is_root(struct: StructVersions, module: str) -> bool:
 
 def field_source(field: MergedField, renamed: dict[str, str]) -> str:
     element = renamed.get(field.type, field.type) if field.is_struct else repr(field.type)
-    parts = [repr(field.name), f"Array({element})" if field.is_array else element, repr(field.versions)]
+    parts = [f"Array({element})" if field.is_array else element, repr(field.versions)]
     if field.nullable_versions:
         parts.append(f"nullable_versions={field.nullable_versions}")
     if field.tag is not None:
         parts += [f"tag={field.tag}", f"tag_versions={field.tag_versions}"]
-    if field.default is not None:
-        parts.append(f"default={literal(field.default)}")
-    return f"Field({', '.join(parts)})"
+    parts.append(f"default_factory={element}" if is_plain_struct(field) else f"default={literal(field.default)}")
+    return f"{field.name}: {annotation(field, renamed)} = field({', '.join(parts)})"
 
 
-def parameter(field: MergedField, renamed: dict[str, str]) -> str:
+def annotation(field: MergedField, renamed: dict[str, str]) -> str:
     element = renamed.get(field.type, field.type) if field.is_struct else PYTHON_TYPES[field.type]
     whole = f"Sequence[{element}]" if field.is_array else element
-    or_null = " | None" if field.nullable_versions or field.default is None else ""
-    return f"{field.name}: {whole}{or_null} = {literal(field.default)}"
-
-
-def initial_value(field: MergedField, renamed: dict[str, str]) -> str:
-    if is_plain_struct(field):
-        return f"{renamed.get(field.type, field.type)}() if {field.name} is None else {field.name}"
-    return field.name
+    or_null = field.nullable_versions or (field.default is None and not is_plain_struct(field))
+    return f"{whole} | None" if or_null else whole
 
 
 def is_plain_struct(field: MergedField) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import ClassVar
 
 import pytest
 
@@ -34,7 +33,7 @@ from ottla.wire.messages.offset_commit import (
 )
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sync_group import SyncGroupResponse
-from ottla.wire.schema import Array, Field, Message, Struct
+from ottla.wire.schema import Array, Message, Struct, field
 
 # What messages look like
 
@@ -134,42 +133,18 @@ def test_unknown_error_code_is_a_plain_integer() -> None:
 
 
 class Nothing(Struct):
-    __slots__ = ()
+    pass
 
 
-class Letter(Message):
+class Letter(Message, versions=(0, 1), flexible_from=1):
     """Version 0 has fixed-size lengths, version 1 varints; both allow null only in `note`."""
 
-    __slots__ = ("blank", "body", "name", "note", "pages", "stamp")
-
-    API_KEY: ClassVar[int] = -1
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int] = 1
-    FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("name", "string", (0, 1), default=""),
-        Field("body", "bytes", (0, 1), default=b""),
-        Field("pages", Array("int32"), (0, 1), default=()),
-        Field("note", "string", (0, 1), nullable_versions=(0, 1), default=None),
-        Field("blank", Array(Nothing), (0, 1), default=()),
-        Field("stamp", "int32", (1, 1), tag=5, tag_versions=(1, 1), default=0),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        body: bytes = b"",
-        pages: Sequence[int] = (),
-        note: str | None = None,
-        blank: Sequence[Nothing] = (),
-        stamp: int = 0,
-    ) -> None:
-        self.name = name
-        self.body = body
-        self.pages = pages
-        self.note = note
-        self.blank = blank
-        self.stamp = stamp
+    name: str = field("string", (0, 1), default="")
+    body: bytes = field("bytes", (0, 1), default=b"")
+    pages: Sequence[int] = field(Array("int32"), (0, 1), default=())
+    note: str | None = field("string", (0, 1), nullable_versions=(0, 1), default=None)
+    blank: Sequence[Nothing] = field(Array(Nothing), (0, 1), default=())
+    stamp: int = field("int32", (1, 1), tag=5, tag_versions=(1, 1), default=0)
 
 
 OLD = bytes.fromhex("0000 00000000 00000000 ffff 00000000")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.wire import APIS, ZERO_UUID, request_class, response_class
+from ottla.wire import APIS, ZERO_UUID, Message, request_class, response_class
 from ottla.wire.messages.consumer_group_describe import Member
 from ottla.wire.messages.fetch import FetchRequest, PartitionData
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -52,6 +52,13 @@ def test_every_class_can_be_made_of_defaults() -> None:
     for key in APIS:
         for cls in (request_class(key), response_class(key)):
             assert cls() == cls()
+
+
+def test_message_without_fields_does_not_change_other_classes() -> None:
+    assert Message() == Message()
+    assert MetadataRequestTopic(name="a").name == "a"
+    with pytest.raises(TypeError, match="topic"):
+        MetadataRequestTopic(topic="a")  # type: ignore[call-arg]
 
 
 def test_defaults_are_those_of_kafka() -> None:

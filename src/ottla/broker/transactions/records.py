@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import IntEnum, StrEnum
 from itertools import groupby
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.broker.coordinators.outcome import Outcome, Producer, R
 from ottla.model.types import TopicPartition
 from ottla.wire import Message, Struct, WireError, decode, encode
-from ottla.wire.schema import Array, Field
+from ottla.wire.schema import Array, field
 
 
 class TransactionState(IntEnum):
@@ -91,9 +92,9 @@ class Delivery:
 class TransactionOutcome(Outcome[R]):
     """What an operation on a transactional id decided."""
 
-    records: list[TransactionRecord] = field(default_factory=list)
+    records: list[TransactionRecord] = dataclass_field(default_factory=list)
     #: the runtime starts to append these markers when the records are durable
-    deliveries: list[Delivery] = field(default_factory=list)
+    deliveries: list[Delivery] = dataclass_field(default_factory=list)
     #: set if the records decide whether a transaction commits or aborts
     ending: Ending | None = None
 
@@ -160,49 +161,24 @@ def decode_transaction(key: bytes, value: bytes | None) -> TransactionRecord | N
 
 
 class _Partitions(Struct):
-    __slots__ = ("partition_ids", "topic")
-
-    FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("topic", "string", (0, 1), default=""),
-        Field("partition_ids", Array("int32"), (0, 1), default=()),
-    )
-
-    def __init__(self, *, topic: str = "", partition_ids: Sequence[int] = ()) -> None:
-        self.topic = topic
-        self.partition_ids = partition_ids
+    topic: str = field("string", (0, 1), default="")
+    partition_ids: Sequence[int] = field(Array("int32"), (0, 1), default=())
 
 
-@dataclass(slots=True, kw_only=True)
-class _Value(Message):
+class _Value(Message, versions=(0, 1), flexible_from=1):
     """The schema of Kafka's TransactionLogValue, with the fields in Kafka's order."""
 
-    VERSIONS: ClassVar[tuple[int, int]] = (0, 1)
-    FLEXIBLE_FROM: ClassVar[int] = 1
-    FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("producer_id", "int64", (0, 1), default=0),
-        Field("previous_producer_id", "int64", (1, 1), tag=0, tag_versions=(1, 1), default=-1),
-        Field("next_producer_id", "int64", (1, 1), tag=1, tag_versions=(1, 1), default=-1),
-        Field("producer_epoch", "int16", (0, 1), default=0),
-        Field("next_producer_epoch", "int16", (1, 1), tag=3, tag_versions=(1, 1), default=-1),
-        Field("timeout_ms", "int32", (0, 1), default=0),
-        Field("state", "int8", (0, 1), default=0),
-        Field("partitions", Array(_Partitions), (0, 1), nullable_versions=(0, 1), default=()),
-        Field("last_update_ms", "int64", (0, 1), default=0),
-        Field("start_ms", "int64", (0, 1), default=0),
-        Field("client_transaction_version", "int16", (1, 1), tag=2, tag_versions=(1, 1), default=0),
-    )
-
-    producer_id: int = 0
-    previous_producer_id: int = -1
-    next_producer_id: int = -1
-    producer_epoch: int = 0
-    next_producer_epoch: int = -1
-    timeout_ms: int = 0
-    state: int = 0
-    partitions: Sequence[_Partitions] | None = ()
-    last_update_ms: int = 0
-    start_ms: int = 0
-    client_transaction_version: int = 0
+    producer_id: int = field("int64", (0, 1), default=0)
+    previous_producer_id: int = field("int64", (1, 1), tag=0, tag_versions=(1, 1), default=-1)
+    next_producer_id: int = field("int64", (1, 1), tag=1, tag_versions=(1, 1), default=-1)
+    producer_epoch: int = field("int16", (0, 1), default=0)
+    next_producer_epoch: int = field("int16", (1, 1), tag=3, tag_versions=(1, 1), default=-1)
+    timeout_ms: int = field("int32", (0, 1), default=0)
+    state: int = field("int8", (0, 1), default=0)
+    partitions: Sequence[_Partitions] | None = field(Array(_Partitions), (0, 1), nullable_versions=(0, 1), default=())
+    last_update_ms: int = field("int64", (0, 1), default=0)
+    start_ms: int = field("int64", (0, 1), default=0)
+    client_transaction_version: int = field("int16", (1, 1), tag=2, tag_versions=(1, 1), default=0)
 
 
 _INT16: Final = struct.Struct(">h")
