@@ -7,17 +7,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 
-from cluster_load import Seen, shorten, wait
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from campaign.checker import longest_gap
+from campaign.processes import Fleet, wait_until
+from campaign.report import shorten
+from campaign.workload import Seen
 
 _TRANSACTIONS = Path(__file__).resolve().parents[1] / "transactions"
 sys.path.append(str(_TRANSACTIONS))
-from fleet import Fleet  # noqa: E402
 from tally import Step, count_transactions  # noqa: E402
 
 GROUP = "copiers"
@@ -31,10 +33,10 @@ class Copy:
 
     def __init__(
         self, bootstrap: str, source: str, target: str, partitions: int, seed: int,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None, say: Callable[[str], None] = print,
     ) -> None:  # fmt: skip
         """``settings`` are those of the copiers: how they reach the cluster with TLS and SASL."""
-        self._settings = dict(settings or {})
+        self._settings, self._say = dict(settings or {}), say
         self.source, self.target = source, target
         self._bootstrap, self._partitions, self._seed = bootstrap, partitions, seed
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-copiers-")
@@ -81,7 +83,7 @@ class Copy:
 
     def wait_committed(self, since: float) -> None:
         """Return when a transaction was committed after ``since``. Raise TimeoutError after two minutes."""
-        wait(lambda: self._problems or self._commits[-1] > since, "a transaction was committed", _DEADLINE_S)
+        wait_until(lambda: self._problems or self._commits[-1] > since, "a transaction was committed", _DEADLINE_S)
         if self._problems:
             raise RuntimeError(f"the copiers have stopped: {self._problems[0]}\n{self._last_output()}")
 
@@ -90,10 +92,7 @@ class Copy:
 
     def longest_gap(self, since: float, until: float) -> float:
         """Return the longest time between two commits."""
-        times = [each for each in list(self._commits) if each <= until]
-        first = next((number for number, each in enumerate(times) if each >= since), len(times))
-        points = [*times[max(first - 1, 0) :], until]
-        return max(after - before for before, after in pairwise(points))
+        return longest_gap(list(self._commits), since, until)
 
     def finish(self, ends: dict[int, int]) -> None:
         """Stop the copiers when they have copied the source up to these offsets."""
@@ -107,7 +106,7 @@ class Copy:
 
             copied: dict[int, int] = {}
             try:
-                wait(is_copied, "all records were copied", _DEADLINE_S)
+                wait_until(is_copied, "all records were copied", _DEADLINE_S)
             except TimeoutError:
                 self._problems.append(f"the copiers stopped at {copied} of {ends}")
         self._stopping.set()
@@ -136,11 +135,12 @@ class Copy:
                 )
         assert self._fleet is not None
         transactions = count_transactions(self._directory.glob("*.tally"))
-        print(
+        self._say(
             f"copied {sum(map(len, found.values()))} records; transactions: {transactions}; {self._fleet.ends} copiers "
-            "ended by an error and were replaced", flush=True,
-        )  # fmt: skip
-        print("\n".join(shorten(self._copier_errors())))
+            "ended by an error and were replaced"
+        )
+        for line in shorten(self._copier_errors()):
+            self._say(line)
         self._temporary.cleanup()
         return problems, high_watermarks
 

@@ -1,19 +1,16 @@
-"""`make cluster-faults`: faults of brokers, disks and ZooKeeper under load, each case with its prediction.
+"""Faults of brokers, disks and ZooKeeper under load, each case with its prediction.
 
-    python tests/cluster/cluster_faults.py --case pause-leader
-    python tests/cluster/cluster_faults.py --list
+    make campaign NAME=cluster-faults CASE=pause-leader
 
-Every case starts a cluster of its own with the load of cluster_load.py. In every case no acknowledged record may be
-lost, no client may get an error, the committed offsets of the group may not go back, the replicas must have the same
+Every case starts a cluster of its own with the load of campaign/workload.py. In every case no acknowledged record may
+be lost, no client may get an error, the committed offsets of the group may not go back, the replicas must have the same
 bytes, and no broker may log a traceback. A case adds its own limits. The time limits need a quiet machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,12 +21,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cluster_campaign import DEADLINE_S, PARTITIONS, TOPIC, LoadedCluster, PausedBrokerProbe
-from cluster_load import CLIENTS, wait
 from cluster_store import StateWatcher, applied_writes, check_refilled_before_it_leads, expire_session, session_of
 from confluent_kafka import KafkaException
 
-from faults import Ext4, freeze
+from campaign.cluster import DEADLINE_S, PARTITIONS, TOPIC, LoadedCluster, PausedBrokerProbe
+from campaign.faults import Ext4, freeze
+from campaign.processes import wait_until
+from campaign.report import CannotRun, Report
 from ottla.testing import BrokerProcess, ClusterProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -134,7 +132,7 @@ def pause_controller(run: Run) -> None:
     before = session_of(connect, victim)
     since = time.monotonic()
     run.loaded.pause(victim)
-    wait(lambda: run.loaded.controller() not in (victim, -1), "another controller", DEADLINE_S)
+    wait_until(lambda: run.loaded.controller() not in (victim, -1), "another controller", DEADLINE_S)
     run.say(f"another controller after {time.monotonic() - since:.2f} s")
     run.loaded.load.wait_acknowledged(time.monotonic() + 0.5)
     run.note_gap(since, 6.0)
@@ -152,10 +150,14 @@ def pause_controller(run: Run) -> None:
 
 def pause_coordinator(run: Run) -> None:
     """Requests of the group wait in the sockets of the paused coordinator while another one takes commits."""
-    victim = run.loaded.group_coordinator()
+    victim = run.loaded.group_coordinator(run.loaded.load.group)
     since = time.monotonic()
     run.loaded.pause(victim)
-    wait(lambda: run.loaded.group_coordinator() not in (victim, -1), "another coordinator", DEADLINE_S)
+    wait_until(
+        lambda: run.loaded.group_coordinator(run.loaded.load.group) not in (victim, -1),
+        "another coordinator",
+        DEADLINE_S,
+    )
     run.say(f"another coordinator after {time.monotonic() - since:.2f} s")
     time.sleep(max(since + run.seconds - time.monotonic(), 0))
     commits = [each.time for each in run.loaded.load.seen.commits]
@@ -252,7 +254,7 @@ def zookeeper_down(run: Run) -> None:
     run.note_gap(since, 2.0)
     run.say(f"{count} records acknowledged when ZooKeeper had been down for {time.monotonic() - since:.0f} s")
     run.loaded.cluster.start_zookeeper()
-    wait(lambda: _can_create(run, "made-after-zookeeper-returned"), "a topic can be created", DEADLINE_S)
+    wait_until(lambda: _can_create(run, "made-after-zookeeper-returned"), "a topic can be created", DEADLINE_S)
     run.heal()
 
 
@@ -281,7 +283,7 @@ def session_expiry(run: Run) -> None:
         victims = list(run.brokers) if number % 4 == 3 else [run.rng.choice(list(run.brokers))]
         connect = run.loaded.cluster.connect
         for victim in victims:
-            wait(lambda: session_of(connect, victim) is not None, "the broker is registered", DEADLINE_S)  # noqa: B023
+            wait_until(lambda: session_of(connect, victim) is not None, "the broker is registered", DEADLINE_S)  # noqa: B023
             expire_session(connect, victim)
         run.loaded.load.wait_acknowledged(time.monotonic() + 0.5)
         time.sleep(max(since + 5.0 * (number + 1) - time.monotonic(), 0))
@@ -371,12 +373,12 @@ def _disks(needed: bool) -> Iterator[dict[int, Ext4]]:
         yield disks
 
 
-def run_case(case: Case, clients: list[str], seconds: float, seed: int) -> list[str]:
+def run_case(case: Case, clients: list[str], seconds: float, seed: int, report: Report) -> list[str]:
     """Run one case. Return what went wrong."""
     with _disks(case.needs_disks) as disks:
         directories = {number: disk.path / "data" for number, disk in disks.items()}
         with ClusterProcess.start(settings=_SETTINGS, directories=directories) as cluster:
-            loaded = LoadedCluster(cluster, clients=clients, request_timeout_ms=_REQUEST_TIMEOUT_MS)
+            loaded = LoadedCluster(cluster, clients=clients, request_timeout_ms=_REQUEST_TIMEOUT_MS, say=report.say)
             loaded.start()
             loaded.load.wait_acknowledged(time.monotonic() + 2.0)
             watcher = StateWatcher(cluster.connect, TOPIC)
@@ -390,7 +392,7 @@ def run_case(case: Case, clients: list[str], seconds: float, seed: int) -> list[
                 watcher.stop()
                 loaded.load.kill()
     for line in run.results:
-        print(f"  {line}", flush=True)
+        report.say(f"  {line}")
     return run.problems
 
 
@@ -398,40 +400,24 @@ def _last_lines(run: Run) -> str:
     return "\n".join(f"{number}: {broker.errors()[-1500:]}" for number, broker in run.brokers.items())
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--case", default="all", help="names separated by commas")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.0, help="length of a fault, instead of that of the case")
-    parser.add_argument("--clients", default=",".join(CLIENTS), help="names separated by commas")
-    parser.add_argument("--list", action="store_true", help="print the cases and end")
-    options = parser.parse_args()
+def run(report: Report, *, case: str, seed: int, seconds: float, clients: str) -> None:
     # Lost connections to ZooKeeper are a part of the cases.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    if options.list:
-        print("\n".join(f"{case.name}: {case.prediction}" for case in CASES))
-        return 0
-    names = [case.name for case in CASES] if options.case == "all" else options.case.split(",")
-    if unknown := set(names) - {case.name for case in CASES}:
-        parser.error(f"unknown cases: {', '.join(sorted(unknown))}")
-    failed = []
-    for case in CASES:
-        if case.name not in names:
-            continue
-        print(f"{case.name}\n  predicted: {case.prediction}", flush=True)
+    names = [each.name for each in CASES] if case == "all" else case.split(",")
+    if unknown := set(names) - {each.name for each in CASES}:
+        raise CannotRun(
+            f"there is no case {', '.join(sorted(unknown))}; there are {', '.join(each.name for each in CASES)}"
+        )
+    passed, skipped = 0, 0
+    for number, each in enumerate([each for each in CASES if each.name in names]):
+        report.progress(number, len(names), "cases")
+        report.say(f"{each.name}\n  predicted: {each.prediction}")
         try:
-            problems = run_case(case, options.clients.split(","), options.seconds, options.seed)
-        except pytest.skip.Exception as skipped:
-            print(f"  skipped: {skipped}")
+            problems = run_case(each, clients.split(","), seconds, seed, report)
+        except pytest.skip.Exception as missing:
+            report.say(f"  skipped: {missing}")
+            skipped += 1
             continue
-        for problem in problems:
-            print(f"  FAILED: {problem}", flush=True)
-        print(f"  {'FAILED' if problems else 'passed'}", flush=True)
-        failed += [case.name] if problems else []
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        report.problems_found(f"{each.name}: {problem}" for problem in problems)
+        passed += not problems
+    report.figure(f"{passed} of {len(names)} cases passed, {skipped} skipped")

@@ -1,32 +1,29 @@
-"""`make cluster-kills`: kill -9 of brokers of a cluster under load, chosen by their role and by a seed.
+"""kill -9 of brokers of a cluster under load, chosen by their role and by a seed.
 
-    python tests/cluster/cluster_kills.py --kills 100 --seed 1 --role leader
+    make campaign NAME=cluster-kills KILLS=100 SEED=1 ROLE=leader
 
 Roles: leader (of partition 0), controller, group (coordinator of the consumer group), transaction (coordinator of a
-transactional id), any. The load is that of cluster_load.py: three client libraries with acks=all and idempotence, three
-partitions with three replicas, a consumer group. With the role transaction, two more processes copy the topic in
+transactional id), any. The load is that of campaign/workload.py: three client libraries with acks=all and idempotence,
+three partitions with three replicas, a consumer group. With the role transaction, two more processes copy the topic in
 transactions, and the copy must have each record exactly once. A killed broker is started again when the others
 acknowledge records. The report names the longest time between two acknowledgements of one partition around each kill,
-over all producers and for each of them. With --secure, clients and brokers use TLS and SCRAM, and the brokers get a new
+over all producers and for each of them. With SECURE=1, clients and brokers use TLS and SCRAM, and the brokers get a new
 certificate before every fifth kill.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections import defaultdict
 from random import Random
 
-from cluster_campaign import PARTITIONS, TOPIC, LoadedCluster
 from cluster_copy import Copy
-from cluster_load import CLIENTS
 from secure_cluster import SecureClusterProcess
 
+from campaign.cluster import PARTITIONS, TOPIC, LoadedCluster
+from campaign.report import Report, percentiles
 from ottla.testing import ClusterProcess
 
-ROLES = ("leader", "controller", "group", "transaction", "any")
 ALL = "all producers"
 COPY_TOPIC = "copies"
 #: with TLS, brokers get a new certificate before each kill of this number
@@ -34,16 +31,17 @@ _CERTIFICATE_EVERY = 5
 
 
 class Campaign:
-    def __init__(self, cluster: ClusterProcess, role: str, clients: list[str], seed: int) -> None:
+    def __init__(self, cluster: ClusterProcess, role: str, clients: list[str], seed: int, report: Report) -> None:
         self.role = role
+        self._report = report
         self.rng = Random(seed)
         self._secure = cluster if isinstance(cluster, SecureClusterProcess) else None
         settings = None if self._secure is None else self._secure.client_settings
-        self.loaded = LoadedCluster(cluster, clients=clients, settings=settings)
+        self.loaded = LoadedCluster(cluster, clients=clients, settings=settings, say=report.say)
         self.load = self.loaded.load
         self.copy: Copy | None = None
         if role == "transaction":
-            self.copy = Copy(cluster.bootstrap, TOPIC, COPY_TOPIC, PARTITIONS, seed, settings)
+            self.copy = Copy(cluster.bootstrap, TOPIC, COPY_TOPIC, PARTITIONS, seed, settings, report.say)
         #: one for each kill: over all producers, of each producer, and between two commits of transactions
         self.gaps: dict[str, list[float]] = defaultdict(list)
 
@@ -93,10 +91,10 @@ class Campaign:
         for name, gap in found.items():
             self.gaps[name].append(gap)
         by_name = ", ".join(f"{name} {gap:.2f}" for name, gap in found.items())
-        print(
+        self._report.progress(number, kills, "kills")
+        self._report.say(
             f"kill {number}/{kills}: broker {victim} ({self.role}), longest gaps in s: {by_name}; in sync "
-            f"{in_sync_s:.2f} s after its start, {until - since:.2f} s in all, {self.load.acknowledged} acknowledged",
-            flush=True,
+            f"{in_sync_s:.2f} s after its start, {until - since:.2f} s in all, {self.load.acknowledged} acknowledged"
         )
 
     def _victim(self) -> int:
@@ -105,39 +103,21 @@ class Campaign:
         if self.role == "controller":
             return self.loaded.controller()
         if self.role == "group":
-            return self.loaded.group_coordinator()
+            return self.loaded.group_coordinator(self.load.group)
         if self.copy is not None:
             return self.loaded.transaction_coordinator(self.copy.transactional_id)
         return self.rng.choice(list(self.loaded.brokers))
 
 
-def describe_gaps(name: str, gaps: list[float]) -> str:
-    gaps = sorted(gaps)
-    p99 = gaps[min(len(gaps) - 1, int(len(gaps) * 0.99))]
-    return f"{name}: p50 {gaps[len(gaps) // 2]:.2f} s, p99 {p99:.2f} s, max {gaps[-1]:.2f} s"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--role", choices=ROLES, default="any")
-    parser.add_argument("--clients", default=",".join(CLIENTS), help="names separated by commas")
-    parser.add_argument("--secure", action="store_true", help="TLS and SCRAM for clients and brokers")
-    options = parser.parse_args()
-    with (SecureClusterProcess if options.secure else ClusterProcess).start() as cluster:
+def run(report: Report, *, kills: int, seed: int, role: str, secure: bool, clients: str) -> None:
+    with (SecureClusterProcess if secure else ClusterProcess).start() as cluster:
         if isinstance(cluster, SecureClusterProcess):
             cluster.create_users()
-        campaign = Campaign(cluster, options.role, options.clients.split(","), options.seed)
-        problems = campaign.run(options.kills)
+        campaign = Campaign(cluster, role, clients.split(","), seed, report)
+        report.problems_found(campaign.run(kills))
+    report.figure(f"{kills} kills, {campaign.load.acknowledged} records acknowledged")
     if campaign.gaps:
-        print("longest gap between two acknowledgements of one partition")
+        report.say("longest gap between two acknowledgements of one partition")
         for name, gaps in campaign.gaps.items():
-            print(describe_gaps(f"  {name}", gaps))
-    for problem in problems:
-        print(f"FAILED: {problem}")
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            report.say(f"  {name}: {percentiles(gaps)}")
+        report.figure(f"longest gap between acknowledgements of a partition: {percentiles(campaign.gaps[ALL])}")

@@ -46,7 +46,7 @@ class NamespaceCluster:
     """Brokers with the ids 1, 2 and 3. The calling thread moves into the namespace of the clients."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start everything. Raise Missing without root or nftables."""
+        """Start everything. Raise CannotRun without root or nftables."""
         self.data = Path(tempfile.mkdtemp(prefix="ottla-partitions-"))
         self.brokers: dict[int, BrokerProcess] = {}
         self._zookeeper: subprocess.Popen[str] | None = None

@@ -27,6 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from campaign.report import CannotRun
+
 _DIRECTORY = Path("/run/netns")
 _NAME = re.compile(r"ottla-([0-9]+)-.+")
 _SWITCH = "switch"
@@ -35,24 +37,27 @@ _CLONE_NEWNET = 0x40000000
 _RULES = "table inet cuts { chain input { type filter hook input priority 0; policy accept; }; }"
 
 
-class Missing(Exception):
-    """Namespaces cannot be created here. The text says what is missing."""
+def install_nftables() -> None:
+    """Install the program that drops packets, if this user can. `check_requirements` tells if that failed."""
+    if os.geteuid() == 0 and shutil.which("nft") is None and shutil.which("apt-get") is not None:
+        for words in (["update", "-qq"], ["install", "-y", "-qq", "nftables"]):
+            subprocess.run(["apt-get", *words], capture_output=True, check=False)
 
 
 def check_requirements() -> None:
-    """Raise Missing if this user or this machine cannot create network namespaces and rules of nftables."""
+    """Raise CannotRun if this user or this machine cannot create network namespaces and rules of nftables."""
     if os.geteuid() != 0:
-        raise Missing("network namespaces need root: run it as root, or with sudo")
+        raise CannotRun("network namespaces need root: run it as root, or with sudo")
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
         if shutil.which(program) is None:
-            raise Missing(f"the program {program} is missing: apt-get install {package}")
+            raise CannotRun(f"the program {program} is missing: apt-get install {package}")
 
 
 class Hosts:
     """Namespaces with one address each. The n-th name, from 1 on, has the address that ends with n."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Create the namespaces. Raise Missing if the kernel or the user does not allow it."""
+        """Create the namespaces. Raise CannotRun if the kernel or the user does not allow it."""
         check_requirements()
         _delete_those_of_ended_processes()
         self.addresses = {name: f"{_NETWORK}.{number}" for number, name in enumerate(names, 1)}
@@ -67,7 +72,7 @@ class Hosts:
         except (OSError, subprocess.CalledProcessError) as error:
             self.close()
             output = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-            raise Missing(f"network namespaces cannot be used here: {output}") from error
+            raise CannotRun(f"network namespaces cannot be used here: {output}") from error
         except BaseException:
             self.close()
             raise

@@ -1,6 +1,6 @@
-"""`make partitions`: cut the network between brokers, ZooKeeper and clients under load, heal it, check the records.
+"""Cut the network between brokers, ZooKeeper and clients under load, heal it, check the records.
 
-    python tests/cluster/network_partitions.py --case P2 --case P4
+    make campaign NAME=partitions CASE=P2,P4
 
 Three brokers, ZooKeeper and two groups of clients run in network namespaces (namespace_cluster.py), so this needs root
 and nftables. Every case has a new topic with three partitions, three replicas and min.insync.replicas=2. Its roles are
@@ -10,7 +10,7 @@ that the leader is the controller.
     load, cut, keep the cut, heal, wait until all replicas are in sync, stop the load, check
 
 Every case must meet the base criterion: no acknowledged record is lost, twice or at another offset; no reader sees an
-anomaly (tests/crash/history.py); committed offsets do not go back; all replicas are in sync within 30 s after the heal
+anomaly (campaign/history.py); committed offsets do not go back; all replicas are in sync within 30 s after the heal
 and have the same bytes below the high watermark; no broker ends or logs an error. Cases have further limits: how long
 writes are refused, how many elections happen. Refused time is the longest time between two acknowledgements of the
 partition to a producer with acks=all whose requests time out after 3 s.
@@ -18,9 +18,7 @@ partition to a producer with acks=all whose requests time out after 3 s.
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,11 +26,15 @@ from itertools import pairwise, permutations
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster_load import Load, check_replicas, wait
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from namespace_cluster import OTHER_CLIENTS, ZOOKEEPER, Change, NamespaceCluster, host_of
-from network_namespaces import Hosts, Missing
+from network_namespaces import Hosts, install_nftables
+
+from campaign.checker import check_replicas
+from campaign.processes import wait_until
+from campaign.report import CannotRun, Report
+from campaign.workload import Load
 
 _DEADLINE_S = 60.0
 _REQUEST_TIMEOUT_MS = 3000
@@ -219,8 +221,8 @@ class Resources(NamedTuple):
 class Run:
     """One case on a running cluster."""
 
-    def __init__(self, cluster: NamespaceCluster, case: Case) -> None:
-        self.cluster, self.case = cluster, case
+    def __init__(self, cluster: NamespaceCluster, case: Case, say: Callable[[str], None]) -> None:
+        self.cluster, self.case, self._say = cluster, case, say
         self.result = Result()
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         self._log_sizes = {number: len(broker.errors()) for number, broker in cluster.brokers.items()}
@@ -232,13 +234,15 @@ class Run:
     def run(self) -> Result:
         """Run the case to its end and check everything."""
         case, cluster = self.case, self.cluster
-        wait(lambda: len(cluster.observer.registered) == 3 and cluster.observer.controller > 0, "brokers", _DEADLINE_S)
+        wait_until(
+            lambda: len(cluster.observer.registered) == 3 and cluster.observer.controller > 0, "brokers", _DEADLINE_S
+        )
         roles = self._choose_roles()
-        print(
+        self._say(
             f"\n{case.name}: {case.title}\n  predicted  {case.prediction}\n"
             f"  roles      partition {roles.partition}: leader {roles.leader}, followers {roles.follower} and "
-            f"{roles.other}; controller {roles.controller}", flush=True,
-        )  # fmt: skip
+            f"{roles.other}; controller {roles.controller}"
+        )
         self._start_loads(roles)
         before = {number: _resources(broker.pid) for number, broker in cluster.brokers.items()}
         first, controllers = len(cluster.observer.changes), len(cluster.observer.controllers)
@@ -279,10 +283,11 @@ class Run:
         self._topics.append(topic)
         observer = self.cluster.observer
         observer.topics.append(topic)
-        wait(lambda: self._is_in_sync(topic), f"replicas of {topic} in sync", _DEADLINE_S)
+        wait_until(lambda: self._is_in_sync(topic), f"replicas of {topic} in sync", _DEADLINE_S)
         load = Load(
             self.cluster.bootstrap, topic, partitions=len(assignment), clients=("librdkafka",), group=group,
             rate=_RATE, request_timeout_ms=_REQUEST_TIMEOUT_MS, prefix=prefix or (), acks=acks,
+            say=lambda line: self._say(f"  load       {line}"),
         )  # fmt: skip
         self._loads.append(load)
 
@@ -312,7 +317,7 @@ class Run:
             return len(self.cluster.observer.registered) == 3 and all(map(self._is_in_sync, self._topics))
 
         try:
-            wait(is_in_sync, "all replicas in sync", _DEADLINE_S)
+            wait_until(is_in_sync, "all replicas in sync", _DEADLINE_S)
             self.result.in_sync_s = time.monotonic() - self._healed_at
             # Every producer has found the leaders of after the heal.
             for load in self._loads:
@@ -341,7 +346,7 @@ class Run:
                 result.shrinks = sum(before > after for before, after in pairwise(sizes))
                 result.events = [self._describe(each) for each in own]
         result.events += [f"{at - self._cut_at:.1f} s: controller {number}" for at, number in controllers]
-        print(f"  happened   {'; '.join(result.events) or 'no change'}", flush=True)
+        self._say(f"  happened   {'; '.join(result.events) or 'no change'}")
         self._check_limits()
 
     def _describe(self, change: Change) -> str:
@@ -363,11 +368,11 @@ class Run:
         elsewhere = " and ".join(f"{each:.1f} s" for each in result.refused_elsewhere_s)
         allowed = "" if case.refused_s_max is None else f" (at most {case.refused_s_max:.0f} s)"
         in_sync = "never" if result.in_sync_s is None else f"{result.in_sync_s:.1f} s after the heal"
-        print(
+        self._say(
             f"  refused    {result.refused_s:.1f} s{allowed}; other partitions {elsewhere}; "
             f"elections {result.elections}; cut for {self._healed_at - self._cut_at:.1f} s; "
-            f"all replicas in sync {in_sync}", flush=True,
-        )  # fmt: skip
+            f"all replicas in sync {in_sync}"
+        )
         if case.has_isolated_clients:
             self._check_isolated(self._loads[-1])
 
@@ -375,7 +380,7 @@ class Run:
         """The isolated leader must not acknowledge anything after a while."""
         times = [each.time - self._cut_at for each in load.seen.acks[0] if each.time < self._healed_at]
         last = max((each for each in times if each > 0), default=0.0)
-        print(f"  isolated   last acknowledgement {last:.1f} s after the cut (at most {_ISOLATED_S_MAX:.0f} s)")
+        self._say(f"  isolated   last acknowledgement {last:.1f} s after the cut (at most {_ISOLATED_S_MAX:.0f} s)")
         if last > _ISOLATED_S_MAX:
             self.result.problems.append(f"the isolated leader acknowledged a record {last:.1f} s after the cut")
 
@@ -391,7 +396,7 @@ class Run:
             return found
 
         try:
-            wait(lambda: not grown(), "sockets and threads as before", _IN_SYNC_S_MAX)
+            wait_until(lambda: not grown(), "sockets and threads as before", _IN_SYNC_S_MAX)
         except TimeoutError:
             self.result.problems += grown()
 
@@ -403,7 +408,6 @@ class Run:
             load.stop()
         directories = {number: Path(broker.data) for number, broker in brokers.items()}
         for load in self._loads:
-            print("  load       ", end="")
             problems += load.check()
             # All replicas are in sync and nothing is written, so the files do not change.
             problems += check_replicas(directories, load.topic, load.high_watermarks)
@@ -430,15 +434,16 @@ def _resources(pid: int) -> Resources:
     return Resources(sockets, len(list(Path("/proc", str(pid), "task").iterdir())))
 
 
-def run_cases(cases: list[Case], logs: Path | None) -> dict[str, Result]:
+def _run_cases(cases: list[Case], logs: Path | None, report: Report) -> dict[str, Result]:
     """Run the cases on one cluster; a new one after a case that failed."""
     results: dict[str, Result] = {}
     cluster: NamespaceCluster | None = None
     try:
-        for case in cases:
+        for number, case in enumerate(cases):
+            report.progress(number, len(cases), "cases")
             if cluster is None:
                 cluster = NamespaceCluster()
-            results[case.name] = result = _run_case(cluster, case)
+            results[case.name] = result = _run_case(cluster, case, report)
             if result.problems:
                 if logs is not None:
                     for number, broker in cluster.brokers.items():
@@ -451,15 +456,13 @@ def run_cases(cases: list[Case], logs: Path | None) -> dict[str, Result]:
     return results
 
 
-def _run_case(cluster: NamespaceCluster, case: Case) -> Result:
-    run = Run(cluster, case)
+def _run_case(cluster: NamespaceCluster, case: Case, report: Report) -> Result:
+    run = Run(cluster, case, report.say)
     try:
         run.run()
     except (TimeoutError, RuntimeError, KafkaException) as error:
         run.result.problems.append(f"{type(error).__name__}: {error}")
-    for problem in run.result.problems:
-        print(f"  FAILED     {problem}")
-    print(f"  {'failed' if run.result.problems else 'passed'}", flush=True)
+    report.problems_found(f"{case.name}: {problem}" for problem in run.result.problems)
     return run.result
 
 
@@ -469,30 +472,20 @@ def select(wanted: list[str]) -> list[Case]:
         return _CASES
     found = [case for case in _CASES if any(f"{case.name}-".startswith(f"{each}-") for each in wanted)]
     if not found:
-        raise SystemExit(f"no such case; there are {', '.join(case.name for case in _CASES)}")
+        raise CannotRun(f"no such case; there are {', '.join(case.name for case in _CASES)}")
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--case", action="append", default=[], help="P1 to P10; several times, or separated by commas")
-    parser.add_argument("--logs", type=Path, help="directory for the logs of the brokers after a failed case")
-    options = parser.parse_args()
-    cases = select([name for text in options.case for name in text.split(",") if name])
-    try:
-        results = run_cases(cases, options.logs)
-    except Missing as missing:
-        print(f"make partitions cannot run: {missing}", file=sys.stderr)
-        return 2
-    print("\ncase                     refused  in sync after  elections  result")
+def run(report: Report, *, case: str, logs: str) -> None:
+    cases = select([name for name in case.split(",") if name])
+    install_nftables()
+    results = _run_cases(cases, Path(logs) if logs else None, report)
+    report.say("\ncase                     refused  in sync after  elections  result")
     for name, result in results.items():
         in_sync = "never" if result.in_sync_s is None else f"{result.in_sync_s:.1f} s"
-        print(
+        report.say(
             f"{name:<24} {result.refused_s:>6.1f}s  {in_sync:>13}  {result.elections:>9}  "
             f"{'failed' if result.problems else 'passed'}"
         )
-    return 1 if any(result.problems for result in results.values()) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    passed = sum(not result.problems for result in results.values())
+    report.figure(f"{passed} of {len(cases)} cases passed")

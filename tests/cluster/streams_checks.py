@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from cluster_load import shorten
+from campaign.report import shorten
 
 
 def check_copies(sent: Iterable[str], copied: Iterable[str]) -> list[str]:

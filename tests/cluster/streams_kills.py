@@ -1,6 +1,6 @@
-"""`make streams-kills`: Kafka Streams with exactly_once_v2 on three brokers, of which some are killed meanwhile.
+"""Kafka Streams with exactly_once_v2 on three brokers, of which some are killed meanwhile.
 
-    python tests/cluster/streams_kills.py --kills 20 --seed 1 --role transaction
+    make campaign NAME=streams-kills KILLS=20 SEED=1 ROLE=transaction
 
 The application (streams/CountWords.java) copies each record and counts words, with a repartition topic and a store
 whose changelog is compacted. Roles: transaction (coordinator of one of its transactional ids), changelog (leader of a
@@ -14,31 +14,28 @@ must have the last of them, and all replicas must have the same bytes. The jars 
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Self
 
-_TESTS = Path(__file__).resolve().parents[1]
-sys.path += [str(_TESTS.parent)]
-from benchmarks import kafka_server  # noqa: E402
-from benchmarks.maven import SCRATCH, fetch_jars  # noqa: E402
-from cluster_campaign import DEADLINE_S, PARTITIONS, LoadedCluster  # noqa: E402
-from cluster_load import wait  # noqa: E402
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition  # noqa: E402
-from streams_checks import check_copies, check_counts, check_state  # noqa: E402
+from benchmarks import kafka_server
+from benchmarks.maven import SCRATCH, fetch_jars
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from streams_checks import check_copies, check_counts, check_state
 
-from ottla.testing import ClusterProcess  # noqa: E402
-from ottla.wire.messages.list_transactions import ListTransactionsRequest  # noqa: E402
+from campaign.checker import longest_gap
+from campaign.cluster import DEADLINE_S, PARTITIONS, LoadedCluster
+from campaign.processes import wait_until
+from campaign.report import CannotRun, Report, percentiles
+from ottla.testing import ClusterProcess
+from ottla.wire.messages.list_transactions import ListTransactionsRequest
 
 ROLES = ("transaction", "changelog", "group", "application")
 INPUT, COPIES, COUNTS = "words", "copies", "counts"
@@ -165,9 +162,7 @@ class Watcher:
 
     def longest_gap(self, since: float, until: float) -> float:
         """Return the longest time without a committed count."""
-        times = [each for each in list(self.times) if each <= until]
-        first = next((number for number, each in enumerate(times) if each >= since), len(times))
-        return max(after - before for before, after in pairwise([*times[max(first - 1, 0) :], until]))
+        return longest_gap(list(self.times), since, until)
 
     def close(self) -> None:
         self._stopping.set()
@@ -178,7 +173,10 @@ class Watcher:
 class Campaign:
     """A cluster, the application on it, and the kills."""
 
-    def __init__(self, cluster: ClusterProcess, directory: Path, *, role: str, seed: int, burst: int) -> None:
+    def __init__(
+        self, cluster: ClusterProcess, directory: Path, report: Report, *, role: str, seed: int, burst: int
+    ) -> None:
+        self._report = report
         self._bootstrap = cluster.bootstrap
         self._role = role
         self._rng = Random(seed)
@@ -206,10 +204,11 @@ class Campaign:
         for number in range(1, kills + 1):
             time.sleep(self._rng.uniform(0.0, 1.0))
             self._kill(self._role if self._role != "mixed" else self._rng.choice(ROLES), f"{number}/{kills}")
+            self._report.progress(number, kills, "kills")
         problems = self._feeder.stop()
         sent = self._feeder.sent
         try:
-            wait(lambda: self._watcher.count >= len(sent), "all words are counted", _PROGRESS_S_MAX)
+            wait_until(lambda: self._watcher.count >= len(sent), "all words are counted", _PROGRESS_S_MAX)
         except TimeoutError as error:
             problems.append(f"{error}: {self._watcher.count} of {len(sent)}; {self._application.last_output()}")
         problems += self._application.stop()
@@ -222,7 +221,7 @@ class Campaign:
             return self._watcher.times[-1] > since
 
         try:
-            wait(is_later, "committed counts", _PROGRESS_S_MAX)
+            wait_until(is_later, "committed counts", _PROGRESS_S_MAX)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self._application.last_output()}") from None
 
@@ -241,11 +240,11 @@ class Campaign:
             self._loaded.wait_in_sync()
         gap = self._watcher.longest_gap(since, time.monotonic())
         self.gaps.append(gap)
-        print(f"kill {number}: {victim} ({role}), longest gap {gap:.2f} s, {self._watcher.count} counts", flush=True)
+        self._report.say(f"kill {number}: {victim} ({role}), longest gap {gap:.2f} s, {self._watcher.count} counts")
 
     def _victim(self, role: str) -> int:
         if role == "group":
-            return self._loaded._coordinator(0, APPLICATION)
+            return self._loaded.group_coordinator(APPLICATION)
         if role == "transaction":
             return self._loaded.transaction_coordinator(self._rng.choice(self._transactional_ids()))
         (topic,) = (each for each in self._loaded.metadata().topics if each.name == CHANGELOG)
@@ -269,10 +268,10 @@ class Campaign:
             *check_copies(sent, [(value or b"").decode() for _, value in copies]),
             *check_counts(sent, counts), *check_state(sent, state),
         ]  # fmt: skip
-        print(
+        self._report.figure(
             f"{len(sent)} records, {len(copies)} copies, {sum(map(len, counts.values()))} counts of {len(counts)} "
-            f"words; {len(self._application.replaced_threads)} threads were replaced", flush=True,
-        )  # fmt: skip
+            f"words; {len(self._application.replaced_threads)} threads were replaced"
+        )
         ends = {topic: self._ends(topic) for topic in (COPIES, COUNTS, REPARTITION)}
         problems += self._loaded.stop_brokers()
         for topic, high_watermarks in ends.items():
@@ -306,31 +305,15 @@ class Campaign:
         return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--role", choices=(*ROLES, "mixed"), default="mixed")
-    parser.add_argument("--burst", type=int, default=3000, help="records that are written each half second")
-    options = parser.parse_args()
+def run(report: Report, *, kills: int, seed: int, role: str, burst: int) -> None:
     if problem := fetch_jars("Kafka Streams", _STREAMS / "pom.xml", _JARS, _MARKER):
-        print(problem)
-        return 1
-    started = time.monotonic()
+        raise CannotRun(problem)
     with (
         tempfile.TemporaryDirectory(prefix="ottla-streams-") as directory,
         ClusterProcess.start() as cluster,
-        Campaign(cluster, Path(directory), role=options.role, seed=options.seed, burst=options.burst) as campaign,
+        Campaign(cluster, Path(directory), report, role=role, seed=seed, burst=burst) as campaign,
     ):
-        problems = campaign.run(options.kills)
-    gaps = sorted(campaign.gaps)
-    if gaps:
-        print(f"longest gap between two commits: p50 {gaps[len(gaps) // 2]:.2f} s, max {gaps[-1]:.2f} s")
-    print(f"{time.monotonic() - started:.0f} s in all")
-    for problem in problems:
-        print(f"FAILED: {problem}")
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        report.problems_found(campaign.run(kills))
+    report.figure(f"{len(campaign.gaps)} kills")
+    if campaign.gaps:
+        report.figure(f"longest gap between two commits: {percentiles(campaign.gaps)}")

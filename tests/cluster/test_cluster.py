@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_campaign import PausedBrokerProbe
-from cluster_load import check_replicas
 from cluster_store import StateWatcher, check_refilled_before_it_leads, expire_session, session_of
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from campaign.checker import check_replicas
+from campaign.cluster import PausedBrokerProbe
 from ottla.testing import ClusterProcess
 
 pytestmark = pytest.mark.broker

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cluster_load import Ack, Commit, Load, Seen, check_commits, check_replicas, history_of
 from cluster_store import PartitionState, Sample, check_refilled_before_it_leads
-from history import check
 from streams_checks import check_copies, check_counts, check_state
+
+from campaign.checker import Commit, check, check_commits, check_replicas
+from campaign.workload import Ack, Load, Seen, history_of
 
 TOPIC = "events"
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_load import check_replicas
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from campaign.checker import check_replicas
 from ottla.testing import ClusterProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_load import check_replicas
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from tests.edge.registry_stand_in import registry_stand_in
 
+from campaign.checker import check_replicas
 from ottla.testing import ClusterProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.create_topics import (

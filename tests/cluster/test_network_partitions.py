@@ -1,4 +1,4 @@
-"""`make partitions` without namespaces: which cases it has, and what it says where it cannot run."""
+"""The campaign `partitions` without namespaces: which cases it has, and what it says where it cannot run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import shutil
 
 import pytest
-from network_namespaces import Missing, check_requirements
-from network_partitions import Roles, main, select
+from network_namespaces import check_requirements
+from network_partitions import Roles, run, select
+
+from campaign.report import CannotRun, Report
 
 
 def test_every_pair_of_roles_is_cut_in_both_directions() -> None:
@@ -19,7 +21,7 @@ def test_every_pair_of_roles_is_cut_in_both_directions() -> None:
 def test_case_is_selected_by_its_name() -> None:
     assert [case.name for case in select(["P1"])] == ["P1"]
     assert [case.name for case in select(["P4", "P8"])] == ["P4", "P4-controller", "P8"]
-    with pytest.raises(SystemExit, match="no such case"):
+    with pytest.raises(CannotRun, match="no such case"):
         select(["P99"])
 
 
@@ -29,17 +31,14 @@ def test_roles_are_different_hosts() -> None:
     assert hosts["controller"] == hosts["other"]
 
 
-def test_user_who_is_not_root_learns_what_is_needed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_who_is_not_root_learns_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr("sys.argv", ["network_partitions.py", "--case", "P1"])
-    assert main() == 2
-    assert "need root" in capsys.readouterr().err
+    with pytest.raises(CannotRun, match="need root"):
+        run(Report(), case="P1", logs="")
 
 
 def test_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "nft" else f"/sbin/{name}")
-    with pytest.raises(Missing, match="apt-get install nftables"):
+    with pytest.raises(CannotRun, match="apt-get install nftables"):
         check_requirements()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from campaign import Campaign
+from crash_campaign import Campaign
 
 _KILLS = 4
 #: of the short slice in `make test`; a longer campaign draws one, and prints it

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from history import History, Outcome, Place, Reader, Send
+
+from campaign.history import History, Outcome, Place, Reader, Send
 
 with warnings.catch_warnings():
     # It reads its message schemas with a function that Python wants to drop; warnings are errors here.

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from campaign import Campaign
 from confluent_kafka import Producer
+from crash_campaign import Campaign
 from storm import create_topics
 
 from ottla.testing import BrokerProcess

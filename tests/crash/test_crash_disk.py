@@ -14,13 +14,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from campaign import Campaign, refusal_to_start, wait_until
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from history import History, Place, check
+from crash_campaign import Campaign, refusal_to_start
 from storm import Storm, create_topics, places, read_all, value_of
 
-from faults import Ext4, FailingDisk, ext4, freeze, thread_states
+from campaign.checker import check
+from campaign.faults import Ext4, FailingDisk, ext4, freeze, thread_states
+from campaign.history import History, Place
+from campaign.processes import wait_until
 from ottla.model.errors import ErrorCode
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, produce_request
@@ -89,7 +91,7 @@ def fill(probe: Probe, disk: Ext4, reserve: int) -> Path:
     """Leave so little room that the storm soon uses it up, and wait until it has; the file that takes the rest."""
     ballast = disk.path / "ballast"
     ballast.write_bytes(bytes(disk.free_bytes() - reserve - 6 * _MEGABYTE))
-    wait_until(probe.is_refused, 60, "produces are refused")
+    wait_until(probe.is_refused, "produces are refused", 60)
     return ballast
 
 
@@ -110,7 +112,7 @@ def test_a_full_disk_refuses_produces_until_there_is_room(campaign: Campaign, di
         assert broker.running
         ballast.unlink()
         freed = time.monotonic()
-        wait_until(probe.is_taken, _RESUME_S_MAX, "produces are taken again")
+        wait_until(probe.is_taken, "produces are taken again", _RESUME_S_MAX)
         campaign.say(f"resumed {time.monotonic() - freed:.1f} s after space was freed")
         history = storm.finish(Probe.place)
     assert campaign.verdict(storm, history) == {}
@@ -125,14 +127,14 @@ def test_a_record_that_was_refused_for_want_of_room_is_not_there(campaign: Campa
     probe = Probe(broker, history)
     assert probe.is_taken()
     disk.fill_up(disk.path / "ballast")
-    wait_until(lambda: probe.is_refused(20_000), 60, "produces are refused")
+    wait_until(lambda: probe.is_refused(20_000), "produces are refused", 60)
     # Every second the broker tries anew whether there is room.
     told = broker.errors().count("is full")
     wait_until(
-        lambda: probe.is_refused(20_000) and broker.errors().count("is full") > told + 2, 20, "it is tried again"
+        lambda: probe.is_refused(20_000) and broker.errors().count("is full") > told + 2, "it is tried again", 20
     )
     (disk.path / "ballast").unlink()
-    wait_until(probe.is_taken, _RESUME_S_MAX, "produces are taken again")
+    wait_until(probe.is_taken, "produces are taken again", _RESUME_S_MAX)
     assert probe.is_taken()
     history.final = read_all(broker.bootstrap, [Probe.place])
     assert check(history) == {}
@@ -145,7 +147,7 @@ def test_segments_that_cannot_be_closed_properly_are_no_reason_to_end(campaign: 
     tiny = {"tiny": {"segment.bytes": "16384"}}
     with Storm(broker.bootstrap, campaign.seed, topics=tiny, others=False, refusals=False, batch_bytes=8000) as storm:
         ballast = fill(Probe(broker, storm.history), disk, 0)
-        wait_until(lambda: disk.free_bytes() < 65536 or not broker.running, 60, "the disk is full")
+        wait_until(lambda: disk.free_bytes() < 65536 or not broker.running, "the disk is full", 60)
         threading.Event().wait(3)
         assert broker.running, broker.errors()
         ballast.unlink()
@@ -198,7 +200,7 @@ def test_deleting_a_topic_makes_room(campaign: Campaign, disk: Ext4) -> None:
         producer.flush(30)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.delete_topics(["ballast"])["ballast"].result(30)
-    wait_until(probe.is_taken, _RESUME_S_MAX, "produces are taken again")
+    wait_until(probe.is_taken, "produces are taken again", _RESUME_S_MAX)
     assert broker.stop() == 0
 
 
@@ -216,7 +218,7 @@ def test_a_broker_whose_only_disk_fails_ends_and_has_acknowledged_nothing_that_i
         storm.await_acks()
         threading.Event().wait(campaign.rng.uniform(0.0, 0.7))
         failing.fail(call, disk.path / "data")
-        wait_until(lambda: not broker.running, 60, "the broker ends")
+        wait_until(lambda: not broker.running, "the broker ends", 60)
         assert broker.kill() == 1
         assert broker.errors().count("every log directory failed") == 1
         assert "Traceback" not in broker.errors()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from history import Anomalies, History, Place, Reader, Send, check
+
+from campaign.checker import check
+from campaign.history import Anomalies, History, Place, Reader, Send
 
 P = Place("t", 0)
 

@@ -11,10 +11,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from campaign import Campaign, launch_and_kill, wait_until
+from crash_campaign import Campaign, launch_and_kill
 from storm import Storm
 
-from faults import traced
+from campaign.faults import traced
+from campaign.processes import wait_until
 from ottla.testing import BrokerProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]
@@ -95,7 +96,7 @@ def test_idle_connections_cannot_take_the_descriptors_that_logs_need(campaign: C
         for _ in range(300):
             flood.enter_context(closing(socket.create_connection(("127.0.0.1", broker.port), timeout=60)))
         segments = len(list(Path(broker.data).rglob("*.log")))
-        wait_until(lambda: len(list(Path(broker.data).rglob("*.log"))) > segments + 2, 60, "segments roll")
+        wait_until(lambda: len(list(Path(broker.data).rglob("*.log"))) > segments + 2, "segments roll", 60)
         flood.close()
         history = storm.finish()
     assert campaign.verdict(storm, history) == {}
@@ -108,7 +109,7 @@ def test_a_broker_without_file_descriptors_waits_for_some(campaign: Campaign) ->
     with Storm(broker.bootstrap, campaign.seed, others=False, refusals=False, tail=False) as storm:
         storm.await_acks()
         limit_descriptors(broker, spare=0)
-        wait_until(lambda: "no file descriptor is left" in broker.errors(), 60, "segments roll until none is left")
+        wait_until(lambda: "no file descriptor is left" in broker.errors(), "segments roll until none is left", 60)
         threading.Event().wait(1.5)
         assert broker.running
         limit_descriptors(broker, spare=4000)

@@ -12,12 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from campaign import Campaign, refusal_to_start
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from history import History, Send, check
+from crash_campaign import Campaign, refusal_to_start
 from storm import GIVE_UP_MS, create_topics, places, read_all, value_of
 
-from faults import traced
+from campaign.checker import check
+from campaign.faults import traced
+from campaign.history import History, Send
 from ottla.testing import BrokerProcess
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.client]

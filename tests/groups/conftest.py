@@ -12,8 +12,8 @@ import pytest
 from benchmarks import kafka_server
 from group_campaign import Campaign
 from group_run import SESSION_S, GroupRun
-from group_storm import check_log, free_port
 
+from campaign.processes import check_log, free_port
 from ottla.testing import BrokerProcess
 
 _CHANGES = 8
@@ -92,7 +92,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerPro
     """A broker of one's own, to be restarted and killed."""
     if _against(request.config) == "kafka":
         pytest.skip("only Ottla's broker is killed here")
-    listener = {"listeners": f"PLAINTEXT://127.0.0.1:{free_port(random.Random())}"}
+    listener = {"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"}
     with BrokerProcess.start(tmp_path / "data", {**_SETTINGS, **_VERIFY, **listener}) as broker:
         try:
             yield broker

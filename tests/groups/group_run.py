@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from typing import Any
 from checker import Final, History, Member, Place, Reading, Stint, parse_events, stints_of
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from member import FENCED_EXIT_CODE
 
+from campaign.processes import wait_until
 from ottla.testing.raw import Closed, RawClient
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
@@ -29,6 +29,8 @@ SETTLE_S_MAX = 240.0
 #: where a machine this busy shows that something hangs
 _STOP_S_MAX = 120.0
 _WATCH_S = 0.2
+#: between two looks at the diaries of all members
+_POLL_S = 0.1
 _ASK_S_MAX = 60.0
 #: a question about a group, which is asked again by another client
 _DESCRIBE_S_MAX = 10.0
@@ -364,7 +366,7 @@ class GroupRun:
             last[0] = self.why_not_settled()
             return not last[0]
 
-        wait_until(settled, seconds, lambda: f"the group is not settled: {last[0]}")
+        wait_until(settled, lambda: f"the group is not settled: {last[0]}", seconds, poll_s=_POLL_S)
 
     def finish(self) -> History:
         """End the work, wait until everything is processed and committed, then end the members; what was seen."""
@@ -379,9 +381,9 @@ class GroupRun:
 
         if self.watcher is not None:
             self.watcher.stop()
-        with suppress(AssertionError):
+        with suppress(TimeoutError):
             # What is still missing then is for the checker to name.
-            wait_until(drained, SETTLE_S_MAX, lambda: "")
+            wait_until(drained, "all records are read", SETTLE_S_MAX, poll_s=_POLL_S)
         self.settle()
         history.final = Final(time.monotonic(), self.owners(), frozenset(member.name for member in self.live))
         self.stop_all()
@@ -470,16 +472,5 @@ def _generation_in(key: bytes, value: bytes | None, group: str) -> int | None:
     return int(struct.unpack_from(">i", value, 4 + max(protocol_type_size, 0))[0])
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: Callable[[], str]) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what()}"
-        time.sleep(0.1)
-
-
 def _admin_settings(bootstrap: str) -> dict[str, Any]:
     return {"bootstrap.servers": bootstrap, "client.id": "watcher", "log_level": 0, "reconnect.backoff.max.ms": 500}
-
-
-__all__ = ["FENCED_EXIT_CODE", "SESSION_S", "GroupRun", "MemberProcess", "generation_of", "wait_until"]

@@ -7,14 +7,13 @@ depends on the machine, so a seed repeats the kind of storm and not every race i
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from group_run import SESSION_S, GroupRun, MemberProcess, wait_until
+from group_run import SESSION_S, GroupRun, MemberProcess
 
+from campaign.processes import check_log, wait_until
 from ottla.testing import BrokerProcess
 
 CLASSIC_CLIENTS = ("confluent", "aiokafka", "kafka-python")
@@ -34,8 +33,6 @@ _CALM_SHARE = 0.25
 _CHANGES_BETWEEN_ENDS = 8
 _SHORT_FREEZE_S = (0.3, 2.5)
 _LONG_FREEZE_S = (SESSION_S + 1.5, SESSION_S + 4.0)
-#: No outgoing connection is ever given a port of this range, so none can take it while the broker is away.
-_PORTS = range(20_000, 32_000)
 
 
 class Storm:
@@ -124,7 +121,7 @@ class Storm:
         member = self._run.join(client, instance=instance)
         self._tell(f"{member.name} {instance} joins")
         # From then on it can be asked to stop.
-        wait_until(lambda: member.count("started") > 0, 60, lambda: f"{member.name} starts")
+        wait_until(lambda: member.count("started") > 0, lambda: f"{member.name} starts", 60)
         return True
 
     def _free_instance(self) -> str:
@@ -207,18 +204,3 @@ def end_and_launch(broker: BrokerProcess, *, kill: bool) -> None:
         assert broker.stop() == 0, broker.errors()
         check_log(broker)
     broker.launch()
-
-
-def check_log(broker: BrokerProcess) -> None:
-    """No bug showed, and no shard ever differed from a replay of its log."""
-    written = broker.errors()
-    assert "Traceback" not in written, written
-    assert "differ from a replay" not in written, written
-
-
-def free_port(rng: random.Random) -> int:
-    while True:
-        port = rng.choice(_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

@@ -57,7 +57,9 @@ def settled_owners(run: GroupRun) -> dict[Place, list[str]]:
 @pytest.mark.parametrize(("client", "assignor"), COOPERATIVE)
 def test_partitions_that_stay_are_never_revoked(campaign: Campaign, server: Any, client: str, assignor: str) -> None:
     if client == "kafka-python" and not campaign.long:
-        pytest.skip("kafka-python is unreliable here on a busy machine: only in a longer campaign: make groups")
+        pytest.skip(
+            "kafka-python is unreliable here on a busy machine: only in a longer campaign: make campaign NAME=groups"
+        )
     unmoved = unmoved_by_a_join(campaign, server, client, assignor)
     assert len(unmoved) >= 3
     assert {place: len(stints) for place, stints in unmoved.items()} == dict.fromkeys(unmoved, 1)

@@ -25,7 +25,7 @@ PROTOCOLS = {
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_broker_that_ends_in_a_rebalance_carries_on(campaign: Campaign, broker: BrokerProcess, protocol: str) -> None:
     if "cooperative" in protocol and not campaign.long:
-        pytest.skip("only in a longer campaign: make groups")
+        pytest.skip("only in a longer campaign: make campaign NAME=groups")
     rng = random.Random(campaign.seed)
     assignor, clients = PROTOCOLS[protocol]
     run = campaign.new_run(broker.bootstrap, assignor=assignor)

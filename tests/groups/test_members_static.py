@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from group_campaign import Campaign
-from group_run import GroupRun, MemberProcess, wait_until
+from group_run import GroupRun, MemberProcess
 from member import FENCED_EXIT_CODE
+
+from campaign.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.client]
 
@@ -49,7 +51,7 @@ def come_back(run: GroupRun, member: MemberProcess) -> None:
     member.ask_to_stop()
     assert member.wait() == 0
     again = run.join(member.client, instance=member.record.instance, session_ms=_SESSION_MS)
-    wait_until(lambda: again.owned() == owned, 60, lambda: f"{again.name} owns {again.owned()}, not {owned}")
+    wait_until(lambda: again.owned() == owned, lambda: f"{again.name} owns {again.owned()}, not {owned}", 60)
     run.settle()
     assert [other.count("assigned", "revoked", "lost") for other in others] == changes
 

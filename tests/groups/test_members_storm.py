@@ -18,7 +18,7 @@ def test_classic_members_of_every_client_weather_a_storm(
     campaign: Campaign, request: pytest.FixtureRequest, assignor: str
 ) -> None:
     if assignor == "roundrobin" and not campaign.long:
-        pytest.skip("only in a longer campaign: make groups")
+        pytest.skip("only in a longer campaign: make campaign NAME=groups")
     assert weather(campaign, request, CLASSIC_CLIENTS, assignor) == {}
 
 

@@ -28,9 +28,9 @@ from contextlib import closing
 from typing import NamedTuple
 
 from clients import Confluent, Failed
-from fleet import end_with_parent
 from reading import Poller, last_stable_offsets
 
+from campaign.processes import end_with_parent
 from ottla.testing.history import Outcome, Place, Recorder
 
 ACCOUNTS = 10

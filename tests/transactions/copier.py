@@ -16,8 +16,9 @@ from typing import Any
 
 from clients import LOG_LEVEL, confluent_settings, settle
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from fleet import end_with_parent
 from tally import Step, Tally
+
+from campaign.processes import end_with_parent
 
 _CALL_S_MAX = 30.0
 _ATTEMPTS = 5

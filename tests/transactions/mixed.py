@@ -28,11 +28,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 from clients import LIBRARIES, Confluent, Failed, TransactionalClient
-from fleet import end_with_parent
-from reading import Tail, await_stable, committed_offsets, create_topic, record_final, wait_until
-from txn_campaign import VERIFY, check_log, free_port, kill_and_launch
+from reading import Tail, await_stable, committed_offsets, create_topic, record_final
+from txn_campaign import VERIFY, kill_and_launch
 
+from campaign.processes import check_log, end_with_parent, free_port, wait_until
 from ottla.testing import BrokerProcess
 from ottla.testing.history import Anomalies, History, Outcome, Place, Recorder, check, read_events
 from ottla.testing.proxy import Fault, FaultProxy, Faults
@@ -91,7 +92,7 @@ class MixedRun:
             proxy.faults = self._draw_faults()
             self._run(workers, broker)
             proxy.faults = None
-            wait_until(lambda: proxy.under_way == 0, 60, "late requests have arrived")
+            wait_until(lambda: proxy.under_way == 0, "late requests have arrived", 60)
             for worker in workers:
                 if not self._is_left_open:
                     worker.take_over()

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from txn_campaign import free_port
+from campaign.processes import free_port
 
 _SCRIPT = Path(__file__).with_name("mixed.py")
 _AT_A_TIME = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 
 from clients import LOG_LEVEL
@@ -27,14 +27,6 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> list[Place]:
     (future,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
     future.result(READ_S_MAX)
     return [Place(topic, number) for number in range(partitions)]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 def last_stable_offsets(bootstrap: str, places: Iterable[Place]) -> dict[Place, int]:

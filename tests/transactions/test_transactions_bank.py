@@ -9,10 +9,10 @@ from contextlib import closing
 
 import pytest
 from bank import ACCOUNTS, OPENING, Auditor, audit
-from fleet import Fleet
 from reading import await_stable, create_topic, record_final
-from txn_campaign import Campaign, check_log
+from txn_campaign import Campaign
 
+from campaign.processes import Fleet, check_log
 from ottla.testing import BrokerProcess
 from ottla.testing.history import History, Place, Recorder, check, read_events
 from ottla.testing.raw import Closed

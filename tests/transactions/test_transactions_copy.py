@@ -11,8 +11,9 @@ from clients import LOG_LEVEL
 from confluent_kafka import Producer
 from reading import Poller, await_stable, committed_offsets, create_topic, read_to_end
 from tally import count_transactions
-from txn_campaign import Campaign, check_log
+from txn_campaign import Campaign
 
+from campaign.processes import check_log
 from ottla.testing import BrokerProcess
 from ottla.testing.history import Place
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from reading import create_topic, read_to_end, wait_until
+from reading import create_topic, read_to_end
 
+from campaign.processes import wait_until
 from ottla.testing import BrokerProcess
 from ottla.testing.proxy import PRODUCE, Fault, FaultProxy, Faults
 
@@ -48,7 +49,7 @@ def test_no_record_is_lost_when_librdkafka_reuses_sequence_numbers_after_an_abor
     producer.begin_transaction()
     for value in (b"aborted", b"aborted too"):
         producer.produce(place.topic, value, partition=0)
-    wait_until(lambda: bool(proxy.happened), _CALL_S_MAX, "the answer is lost")
+    wait_until(lambda: bool(proxy.happened), "the answer is lost", _CALL_S_MAX)
     _abort(producer)
     proxy.faults = None
     failed = [b"failed %d" % number for number in range(count)]

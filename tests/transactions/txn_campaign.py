@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import socket
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients import Confluent
-from fleet import Fleet
 
+from campaign.processes import Fleet, check_log, free_port
 from ottla.testing import BrokerProcess
 
-_PORTS = range(20_000, 32_000)
 _CHANGED = 0.2
 _ANYBODY = 0.2
 #: what the broker checks itself: groups and transactions are what a replay of their logs gives
@@ -107,20 +104,3 @@ def kill_and_launch(broker: BrokerProcess) -> None:
     broker.kill()
     check_log(broker)
     broker.launch()
-
-
-def check_log(broker: BrokerProcess) -> None:
-    """Nothing that clients do, and no kill, is an error of the broker."""
-    text = broker.errors()
-    assert "Traceback" not in text and " ERROR " not in text, text[-5000:]
-
-
-def free_port(avoid: Collection[int] = ()) -> int:
-    """No outgoing connection is ever given a port of this range, so none can take it while the broker is away."""
-    while True:
-        port = random.SystemRandom().choice(_PORTS)
-        if port in avoid:
-            continue
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

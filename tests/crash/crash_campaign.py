@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from history import Anomalies, History, Outcome, check
 from storm import Storm
 
+from campaign.checker import check
+from campaign.history import Anomalies, History, Outcome
+from campaign.processes import free_port
 from ottla.testing import BrokerProcess
 from ottla.testing.process import BrokerFailed
 
-_PORTS = range(20_000, 32_000)
 _SHOWN_MAX = 5
 
 
@@ -41,7 +40,6 @@ class Campaign:
 
     def start(self, settings: Mapping[str, str] | None = None, data: Path | None = None) -> BrokerProcess:
         """A broker on a port that stays its own while it is down, and in a directory that stays when it is killed."""
-        # No outgoing connection is ever given a port of this range, so none can take it while the broker is away.
         listener = {"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"}
         quiet = {"log.dir.free.bytes.min": "0"}
         broker = BrokerProcess.start(data or self.directory / "data", {**listener, **quiet, **(settings or {})})
@@ -88,15 +86,6 @@ class Campaign:
         return {name: [f"{len(lines)} in all", *lines[:_SHOWN_MAX]] for name, lines in found.items()}
 
 
-def free_port() -> int:
-    """Return a port that is free now. It does not follow from the seed: two campaigns with one seed may run at once."""
-    while True:
-        port = random.SystemRandom().choice(_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 def refusal_to_start(broker: BrokerProcess) -> str:
     """Start a broker that may not be able to; what it says then, empty when it started."""
     try:
@@ -124,11 +113,3 @@ def launch_and_kill(broker: BrokerProcess, delay_s: float) -> bool:
         timer.join()
     broker.kill()
     return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.05)

@@ -1,11 +1,4 @@
-"""What clients saw of the broker, and what it proves.
-
-A history has the sends of every producer, in the order in which each made them, with what became of them; and every
-record that any reader was given, in the order in which it came. Values are unique, so a record tells who sent it.
-
-    ACKNOWLEDGED   the broker said: it is there, at this offset; -1 if the client does not know the offset
-    REFUSED        the broker said: it is not there and will not be (the first and only attempt was answered so)
-    UNKNOWN        anything else, such as a time-out: it may be there or not, both are right
+"""What may never happen: anomalies of a history, committed offsets that go back, replicas with different bytes.
 
 ``check`` names what may never be seen:
 
@@ -23,72 +16,15 @@ record that any reader was given, in the order in which it came. Values are uniq
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-Anomalies = dict[str, list[str]]
+from campaign.history import Anomalies, History, Outcome, Place, Reader, Send
+from campaign.report import shorten
 
-
-class Place(NamedTuple):
-    """A partition."""
-
-    topic: str
-    partition: int
-
-
-class Outcome(Enum):
-    UNKNOWN = 0
-    ACKNOWLEDGED = 1
-    REFUSED = 2
-
-
-@dataclass(slots=True)
-class Send:
-    """One record on its way; the outcome is filled in when the client hears of it."""
-
-    producer: str
-    place: Place
-    value: str
-    outcome: Outcome = Outcome.UNKNOWN
-    offset: int = -1
-
-    def acknowledged(self, offset: int) -> None:
-        self.outcome, self.offset = Outcome.ACKNOWLEDGED, offset
-
-    def refused(self) -> None:
-        self.outcome = Outcome.REFUSED
-
-
-@dataclass(slots=True)
-class Reader:
-    """What one consumer was given after it was put at the start offset of each partition."""
-
-    name: str
-    start_offsets: dict[Place, int]
-    records: dict[Place, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
-
-    def read(self, place: Place, offset: int, value: str) -> None:
-        self.records[place].append((offset, value))
-
-
-@dataclass(slots=True)
-class History:
-    """Sends and reads; threads may add to it at the same time."""
-
-    sends: list[Send] = field(default_factory=list)
-    #: read while it was written
-    tails: list[Reader] = field(default_factory=list)
-    #: read everything after the last send was settled
-    final: Reader | None = None
-
-    def send(self, producer: str, place: Place, value: str) -> Send:
-        send = Send(producer, place, value)
-        self.sends.append(send)
-        return send
-
-    def count(self, outcome: Outcome) -> int:
-        return sum(send.outcome is outcome for send in self.sends)
+_HEADER = 12
 
 
 def check(history: History) -> Anomalies:
@@ -171,3 +107,64 @@ def _check_read_order(reader: Reader, found: Anomalies) -> None:
             elif offset < expected:
                 found["nonmonotonic-poll"].append(f"{reader.name} {place}: offset {offset} after {expected - 1}")
             expected = offset + 1
+
+
+# -- committed offsets ----------------------------------------------------------------------------------------------
+
+
+class Commit(NamedTuple):
+    """An offset that a group committed, and when the answer came; or that a request returned, and when it was sent."""
+
+    partition: int
+    offset: int
+    time: float
+
+
+def check_commits(commits: Iterable[Commit], observed: Iterable[Commit]) -> list[str]:
+    """Return a line for each observed offset that is lower than one that was committed or observed before."""
+    events = [(each.time, 0, each) for each in commits] + [(each.time, 1, each) for each in observed]
+    highest: dict[int, int] = {}
+    problems = []
+    for _, is_observed, each in sorted(events):
+        before = highest.get(each.partition, -1)
+        if is_observed and each.offset < before:
+            problems.append(f"the committed offset of partition {each.partition} went back: {before} to {each.offset}")
+        highest[each.partition] = max(before, each.offset)
+    return shorten(problems)
+
+
+def check_replicas(directories: Mapping[int, Path], topic: str, high_watermarks: Mapping[int, int]) -> list[str]:
+    """Return a line for each partition whose replicas differ below its high watermark. No broker may run.
+
+    ``directories`` has the data directory of each broker. Every broker must have a replica of every partition.
+    """
+    problems = []
+    for partition, high_watermark in high_watermarks.items():
+        logs = {
+            broker: _committed_bytes(directory / f"{topic}-{partition}", high_watermark)
+            for broker, directory in directories.items()
+        }
+        if len(set(logs.values())) != 1:
+            sizes = {broker: len(data) for broker, data in logs.items()}
+            problems.append(f"replicas of {topic}-{partition} differ below offset {high_watermark}; bytes: {sizes}")
+    return problems
+
+
+def _committed_bytes(directory: Path, high_watermark: int) -> bytes:
+    """Return the batches of a log that start below the high watermark."""
+    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    position = 0
+    while position + _HEADER <= len(data) and int.from_bytes(data[position : position + 8], "big") < high_watermark:
+        position += _HEADER + int.from_bytes(data[position + 8 : position + _HEADER], "big")
+    return data[:position]
+
+
+def longest_gap(times: Iterable[float], since: float, until: float) -> float:
+    """Return the longest time between two of some times, which are in order.
+
+    A gap counts if it ends after ``since``: it starts at the last time before. ``until`` ends the last gap.
+    """
+    known = [each for each in times if each <= until]
+    first = next((number for number, each in enumerate(known) if each >= since), len(known))
+    points = [*(known[max(first - 1, 0) :] or [since]), until]
+    return max(after - before for before, after in pairwise(points))

@@ -16,44 +16,31 @@ that starts them somewhere else, such as ``("ip", "netns", "exec", NAME)``.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
-import threading
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
-_TESTS = Path(__file__).resolve().parents[1]
-# The modules belong to tests of other directories; campaigns are also run as scripts.
-sys.path += [str(_TESTS), str(_TESTS / "crash"), str(_TESTS.parent)]
-from benchmarks import kafka_server  # noqa: E402
-from history import History, Outcome, Place, Reader, check  # noqa: E402
+from benchmarks import kafka_server
+
+from campaign.checker import Commit, check, check_commits, longest_gap
+from campaign.history import History, Outcome, Place, Reader
+from campaign.processes import ClientProcess, wait_until
+from campaign.report import shorten
+
+_HERE = Path(__file__).parent
 
 CLIENTS = ("librdkafka", "aiokafka", "java")
 _START_S_MAX = 120.0
-_STOP_S_MAX = 300.0
 _GROUP_S_MAX = 60.0
-_SHOWN_MAX = 5
-_HEADER = 12
 
 
 class Ack(NamedTuple):
     time: float
     client: str
-
-
-class Commit(NamedTuple):
-    """An offset that a group committed, and when the answer came; or that a request returned, and when it was sent."""
-
-    partition: int
-    offset: int
-    time: float
 
 
 @dataclass
@@ -104,59 +91,6 @@ class Seen:
             self.errors.append(f"{client} printed an unknown line: {line}")
 
 
-class ClientProcess:
-    """One client. Its lines go to ``Seen``, in a thread; it stops when its standard input is closed."""
-
-    def __init__(self, name: str, command: Sequence[str], seen: Seen) -> None:
-        self.name = name
-        self._seen = seen
-        self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
-        )
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._seen.add(self.name, line.rstrip("\n"))
-
-    def check_running(self) -> None:
-        """Raise RuntimeError if the process has ended."""
-        if (code := self._process.poll()) is not None:
-            raise RuntimeError(f"{self.name} ended with code {code}: {self._errors()}")
-
-    def stop(self, timeout_s: float = _STOP_S_MAX) -> str:
-        """Ask the client to stop and wait for its end. Return what went wrong, empty if nothing did."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self.join(timeout_s)
-
-    def join(self, timeout_s: float = _STOP_S_MAX) -> str:
-        """Wait for the end of the process, which is killed after the timeout. Return what went wrong."""
-        problem = ""
-        try:
-            if (code := self._process.wait(timeout_s)) != 0:
-                problem = f"{self.name} ended with code {code}: {self._errors()}"
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            problem = f"{self.name} did not stop within {timeout_s:.0f} s"
-        self._thread.join()
-        self._stderr.close()
-        return problem
-
-    def kill(self) -> None:
-        """End the process, whatever it does."""
-        self._process.kill()
-        self.join()
-
-    def _errors(self) -> str:
-        self._stderr.seek(0)
-        return self._stderr.read()[-2000:]
-
-
 def _java_security(settings: Mapping[str, str]) -> list[str]:
     """Return NAME=VALUE of Kafka's client for librdkafka's settings of TLS and SASL."""
     if not settings:
@@ -175,7 +109,7 @@ class Load:
     def __init__(
         self, bootstrap: str, topic: str, *, partitions: int = 3, clients: Iterable[str] = CLIENTS, group: bool = True,
         tail: bool = True, rate: float = 50.0, request_timeout_ms: int = 0, prefix: Sequence[str] = (),
-        acks: str = "all", settings: Mapping[str, str] | None = None,
+        acks: str = "all", settings: Mapping[str, str] | None = None, say: Callable[[str], None] = print,
     ) -> None:  # fmt: skip
         """``rate`` is in records per second, producer and partition.
 
@@ -185,7 +119,7 @@ class Load:
         idempotent and does not retry, so that errors are expected. ``settings`` are those of TLS and SASL, by
         librdkafka's names.
         """
-        self._settings = dict(settings or {})
+        self._settings, self._say = dict(settings or {}), say
         self.bootstrap, self.topic, self.partitions = bootstrap, topic, partitions
         self.seen = Seen()
         self._rate, self._request_timeout_ms, self._prefix = rate, request_timeout_ms, tuple(prefix)
@@ -193,7 +127,7 @@ class Load:
         self._with_group, self._with_tail = group, tail
         self.clients, missing = available_clients(clients)
         for line in missing:
-            print(line, flush=True)
+            say(line)
         self._producers: list[ClientProcess] = []
         self._readers: list[ClientProcess] = []
         self._problems: list[str] = []
@@ -204,15 +138,17 @@ class Load:
         """Start the clients. Return when every producer has an acknowledgement of every partition."""
         for client in self.clients:
             command = self._java_command(client) if client == "java" else self._command(f"produce-{client}", client)
-            self._producers.append(ClientProcess(client, command, self.seen))
+            self._producers.append(ClientProcess(client, command, self.seen.add))
         if self._with_group:
-            self._readers.append(ClientProcess("group", self._command("group", self.group), self.seen))
+            self._readers.append(ClientProcess("group", self._command("group", self.group), self.seen.add))
         if self._with_tail:
-            self._readers.append(ClientProcess("tail", self._command("tail", "tail"), self.seen))
+            self._readers.append(ClientProcess("tail", self._command("tail", "tail"), self.seen.add))
         self.wait_acknowledged(0.0, clients=self.clients)
-        wait(lambda: {each.name for each in self._readers} <= self.seen.ready, "readers have started", _START_S_MAX)
+        wait_until(
+            lambda: {each.name for each in self._readers} <= self.seen.ready, "readers have started", _START_S_MAX
+        )
         if self._with_group:
-            wait(lambda: bool(self.seen.observed), "the group has committed", _START_S_MAX)
+            wait_until(lambda: bool(self.seen.observed), "the group has committed", _START_S_MAX)
 
     @property
     def group(self) -> str:
@@ -220,7 +156,7 @@ class Load:
 
     def _command(self, role: str, name: str) -> list[str]:
         return [
-            *self._prefix, sys.executable, str(_TESTS / "cluster" / "load_client.py"), role,
+            *self._prefix, sys.executable, str(_HERE / "load_client.py"), role,
             "--bootstrap", self.bootstrap, "--topic", self.topic, "--partitions", str(self.partitions),
             "--name", name, "--rate", str(self._rate), "--request-timeout-ms", str(self._request_timeout_ms),
             "--acks", self._acks, "--settings", json.dumps(self._settings),
@@ -231,7 +167,7 @@ class Load:
         assert java is not None
         return [
             *self._prefix, java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-Dlog4j2.level=off", "-cp", str(kafka_server.JARS / "*"), str(_TESTS / "cluster" / "LoadProducer.java"),
+            "-Dlog4j2.level=off", "-cp", str(kafka_server.JARS / "*"), str(_HERE / "LoadProducer.java"),
             self.bootstrap, self.topic, str(self.partitions), name, str(self._rate), str(self._request_timeout_ms),
             *_java_security(self._settings),
         ]  # fmt: skip
@@ -244,7 +180,7 @@ class Load:
         self._stop(self._producers)
         if self._with_group:
             try:
-                wait(self._has_group_committed_all, "the group has committed all records", _GROUP_S_MAX)
+                wait_until(self._has_group_committed_all, "the group has committed all records", _GROUP_S_MAX)
             except TimeoutError as error:
                 self._problems.append(f"{error}: {self._group_offsets()}")
         self._stop(self._readers)
@@ -294,7 +230,7 @@ class Load:
 
     def wait_acknowledged(self, since: float, *, clients: Sequence[str] | None = None) -> None:
         """Return when all partitions have an acknowledgement after ``since``. Raise TimeoutError after two minutes."""
-        wait(lambda: self.is_acknowledged(since, clients), "acknowledgements of all partitions", _START_S_MAX)
+        wait_until(lambda: self.is_acknowledged(since, clients), "acknowledgements of all partitions", _START_S_MAX)
 
     def longest_gap(self, since: float, until: float | None = None, *, client: str | None = None) -> float:
         """Return the longest time without an acknowledgement of one partition, by any producer or by one.
@@ -308,10 +244,7 @@ class Load:
     def longest_gap_of(self, partition: int, since: float, until: float, client: str | None = None) -> float:
         """Return the longest time without an acknowledgement of this partition, as ``longest_gap`` does."""
         times = sorted(each.time for each in list(self.seen.acks[partition]) if client in (None, each.client))
-        times = times[max(bisect_left(times, since) - 1, 0) :]
-        times = [each for each in times if each <= until]
-        points = [*times, until] if times else [since, until]
-        return max(after - before for before, after in pairwise(points))
+        return longest_gap(times, since, until)
 
     # -- at the end -----------------------------------------------------------------------------------------------
 
@@ -322,7 +255,7 @@ class Load:
 
     def check(self) -> list[str]:
         """Read everything from the start. Return what must not have happened, one line each."""
-        reader = ClientProcess("final", self._command("read", "final"), self.seen)
+        reader = ClientProcess("final", self._command("read", "final"), self.seen.add)
         problems = [*self._problems, *filter(None, [reader.join()])]
         if "final" not in self.seen.ended:
             problems.append("the final reader could not read all partitions to their ends")
@@ -332,7 +265,7 @@ class Load:
         problems += [f"{name}: {line}" for name, lines in found.items() for line in shorten(lines)]
         if self._with_group:
             problems += check_commits(self.seen.commits, self.seen.observed)
-        print(self.describe(), flush=True)
+        self._say(self.describe())
         return problems
 
     def describe(self) -> str:
@@ -365,7 +298,7 @@ def available_clients(clients: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def history_of(seen: Seen, topic: str, partitions: int) -> History:
-    """Return the history for the checker of tests/crash: a record without an acknowledgement has an unknown outcome."""
+    """Return the history for the checker: a record without an acknowledgement has an unknown outcome."""
     history = History()
     for (client, partition), count in seen.sent.items():
         for number in range(count):
@@ -380,56 +313,3 @@ def history_of(seen: Seen, topic: str, partitions: int) -> History:
     history.tails, history.final = [readers["tail"]], readers["final"]
     assert history.count(Outcome.ACKNOWLEDGED) == len(seen.offsets), "a producer did not report what it has sent"
     return history
-
-
-def check_commits(commits: Iterable[Commit], observed: Iterable[Commit]) -> list[str]:
-    """Return a line for each observed offset that is lower than one that was committed or observed before."""
-    events = [(each.time, 0, each) for each in commits] + [(each.time, 1, each) for each in observed]
-    highest: dict[int, int] = {}
-    problems = []
-    for _, is_observed, each in sorted(events):
-        before = highest.get(each.partition, -1)
-        if is_observed and each.offset < before:
-            problems.append(f"the committed offset of partition {each.partition} went back: {before} to {each.offset}")
-        highest[each.partition] = max(before, each.offset)
-    return shorten(problems)
-
-
-def check_replicas(directories: Mapping[int, Path], topic: str, high_watermarks: Mapping[int, int]) -> list[str]:
-    """Return a line for each partition whose replicas differ below its high watermark. No broker may run.
-
-    ``directories`` has the data directory of each broker. Every broker must have a replica of every partition.
-    """
-    problems = []
-    for partition, high_watermark in high_watermarks.items():
-        logs = {
-            broker: _committed_bytes(directory / f"{topic}-{partition}", high_watermark)
-            for broker, directory in directories.items()
-        }
-        if len(set(logs.values())) != 1:
-            sizes = {broker: len(data) for broker, data in logs.items()}
-            problems.append(f"replicas of {topic}-{partition} differ below offset {high_watermark}; bytes: {sizes}")
-    return problems
-
-
-def _committed_bytes(directory: Path, high_watermark: int) -> bytes:
-    """Return the batches of a log that start below the high watermark."""
-    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
-    position = 0
-    while position + _HEADER <= len(data) and int.from_bytes(data[position : position + 8], "big") < high_watermark:
-        position += _HEADER + int.from_bytes(data[position + 8 : position + _HEADER], "big")
-    return data[:position]
-
-
-def wait(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """Poll until the condition is true. Raise TimeoutError after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(0.02)
-
-
-def shorten(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, and how many there are if some are left out."""
-    return [*lines[:_SHOWN_MAX], *([f"... {len(lines)} in all"] if len(lines) > _SHOWN_MAX else [])]
