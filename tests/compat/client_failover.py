@@ -1,6 +1,6 @@
-"""`make client-failover`: clients of others write and read while brokers of a cluster are killed.
+"""Clients of others write and read while brokers of a cluster are killed.
 
-    python tests/compat/client_failover.py --seconds 30 --client sarama --client java
+    make campaign NAME=client-failover SECONDS=30 CLIENT=sarama,java
 
 Each client runs alone: a producer with acks=all to a topic with three partitions and three replicas, and a member of a
 group that reads it. The leader of a partition is killed with SIGKILL and started again, then the coordinator of the
@@ -11,7 +11,6 @@ record. The clients that end with -848 are members by the consumer protocol of K
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -25,11 +24,11 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from drivers import golang, java_process, kafkajs
-from drivers.cluster import ClusterState, wait_until
 
+from campaign.cluster import ClusterState
+from campaign.processes import wait_until
+from campaign.report import CannotRun, Report
 from ottla.testing import ClusterProcess
-from ottla.testing.raw import RawClient
-from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 
 _HERE = Path(__file__).resolve().parent
 _BENCH = _HERE.parents[1] / ".bench"
@@ -170,29 +169,20 @@ class Run:
     def kill(self, victim: int) -> None:
         """Kill a broker. Start it again when further records were acknowledged and read."""
         events = self.client.events
-        self.state.cluster.brokers[victim].kill()
+        self.state.brokers[victim].kill()
         # Records that were in flight may still be reported, so more than a few are awaited.
         written, read = len(events.acknowledged), len(events.read)
         self._wait(lambda: len(events.acknowledged) > written + 50 and len(events.read) > read + 50, "more records")
-        self.state.cluster.brokers[victim].launch()
-        self.state.wait_in_sync(self.topic, _PARTITIONS)
-
-    def leader(self) -> int:
-        return self.state.topic(self.topic, self.state.running[0])[0].leader
-
-    def coordinator(self) -> int:
-        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[f"{self.topic}-group"])
-        with RawClient(self.state.running[0].bootstrap) as client:
-            answer: Any = client.ask(request, 4)
-        return int(answer.coordinators[0].node_id)
+        self.state.brokers[victim].launch()
+        self.state.wait_in_sync()
 
     def run(self, seconds: float) -> None:
         events = self.client.events
         self._wait(lambda: len(events.read) >= _WARM_UP_RECORDS, "the first records")
         events.gaps = dict.fromkeys("AR", 0.0)
         started = time.monotonic()
-        self.kill(self.leader())
-        self.kill(self.coordinator())
+        self.kill(self.state.leader(topic=self.topic))
+        self.kill(self.state.group_coordinator(f"{self.topic}-group"))
         time.sleep(max(0.0, started + seconds - time.monotonic()))
         self.gaps = dict(events.gaps)
         self.client.stop_writing()
@@ -215,52 +205,47 @@ class Run:
         )
 
 
-def run_client(cluster: ClusterProcess, name: str, seconds: float, scratch: Path) -> str | None:
-    """Run one client, print a line about it, and return what went wrong."""
+def run_client(cluster: ClusterProcess, name: str, seconds: float, scratch: Path, report: Report) -> bool:
+    """Run one client and report about it. Return whether it could be started."""
     state = ClusterState(cluster)
     topic = f"failover-{name}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(topic, _PARTITIONS, 3)])[topic].result(60)
-    state.wait_in_sync(topic, _PARTITIONS)
+    state.wait_in_sync()
     client = start_client(name, cluster.bootstrap, topic, scratch)
     if isinstance(client, str):
-        print(f"{name}: skipped, {client}", flush=True)
-        return None
+        report.say(f"{name}: skipped, {client}")
+        return False
     run = Run(state, client, topic)
     try:
         run.run(seconds)
-    except AssertionError as failed:
-        return f"{name}: {failed}"
+    except (AssertionError, TimeoutError) as failed:
+        report.problem(f"{name}: {failed}")
+        return True
     finally:
         client.end()
         for broker in cluster.brokers.values():
             if not broker.running:
                 broker.launch()
     events = client.events
-    print(
+    report.say(
         f"{name}: {len(events.acknowledged)} acknowledged, {sum(events.read.values()) - len(events.read)} read twice, "
         f"longest gap {run.gaps['A']:.1f} s between acknowledgements, {run.gaps['R']:.1f} s between records, "
-        f"{len(events.errors)} errors {sorted(set(events.errors))[:_SHOWN_ERRORS]}",
-        flush=True,
-    )  # fmt: skip
+        f"{len(events.errors)} errors {sorted(set(events.errors))[:_SHOWN_ERRORS]}"
+    )
     fatal = [error for error in events.errors if error.startswith(("produce:", "consumer ends:"))]
-    return f"{name}: the application saw {fatal[:_SHOWN_ERRORS]}" if fatal else None
+    if fatal:
+        report.problem(f"{name}: the application saw {fatal[:_SHOWN_ERRORS]}")
+    return True
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--client", action="append", choices=CLIENTS)
-    options = parser.parse_args()
-    problems = []
+def run(report: Report, *, seconds: float, client: str) -> None:
+    names = client.split(",") if client else CLIENTS
+    if unknown := set(names) - set(CLIENTS):
+        raise CannotRun(f"there is no client {', '.join(sorted(unknown))}; there are {', '.join(CLIENTS)}")
+    started = 0
     with tempfile.TemporaryDirectory() as scratch, ClusterProcess.start() as cluster:
-        for name in options.client or CLIENTS:
-            problem = run_client(cluster, name, options.seconds, Path(scratch))
-            if problem is not None:
-                print(f"FAILED: {problem}", flush=True)
-                problems.append(problem)
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        for number, name in enumerate(names):
+            report.progress(number, len(names), "clients")
+            started += run_client(cluster, name, seconds, Path(scratch), report)
+    report.figure(f"{started} of {len(names)} clients ran, with two kills each")

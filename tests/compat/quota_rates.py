@@ -1,4 +1,4 @@
-"""`make quotas`: the rates of producers and consumers over a minute, beside the quotas of their client ids.
+"""Campaign `quotas`: the rates of producers and consumers over a minute, beside the quotas of their client ids.
 
 librdkafka's and Java's producers and consumers run at once, each with a quota of its own, as fast as they can. The rate
 of a producer is the growth of its topic, that of a consumer the size of the records that it received. The campaign
@@ -7,9 +7,7 @@ fails if a rate is not within 10 % of its quota.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +17,8 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from drivers import java_process
 from drivers.java import PERFORMANCE
 
+from campaign.processes import wait_until
+from campaign.report import CannotRun, Report
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.alter_client_quotas import (
@@ -33,20 +33,12 @@ CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ConsumerPerformance"
 TOLERANCE = 0.1
 RECORD_BYTES = 1_000
 START_S_MAX = 60.0
-_POLL_S = 0.05
 _CLIENTS = ("librdkafka-producer", "java-producer", "librdkafka-consumer", "java-consumer")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=int, default=2_000_000, help="bytes per second of each client")
-    parser.add_argument("--client", default="", help="only clients whose name begins like this, for example java")
-    options = parser.parse_args()
-    seconds, rate = options.seconds, options.rate
-    if not options.client.startswith("librdkafka") and (reason := java_process.missing()) is not None:
-        print(f"quotas: {reason}", file=sys.stderr)
-        return 2
+def run(report: Report, *, seconds: float, rate: int, client: str) -> None:
+    if not client.startswith("librdkafka") and (reason := java_process.missing()) is not None:
+        raise CannotRun(reason)
     runs: dict[str, Callable[[str, float, int], float]] = {
         "librdkafka-producer": _run_librdkafka_producer, "java-producer": _run_java_producer,
         "librdkafka-consumer": _run_librdkafka_consumer, "java-consumer": _run_java_consumer,
@@ -55,15 +47,17 @@ def main() -> int:
         _prepare(broker.bootstrap, int(rate * seconds * 1.5), rate)
         with ThreadPoolExecutor(len(runs)) as pool:
             results = {
-                name: pool.submit(run, broker.bootstrap, seconds, rate)
-                for name, run in runs.items()
-                if name.startswith(options.client)
+                name: pool.submit(measure, broker.bootstrap, seconds, rate)
+                for name, measure in runs.items()
+                if name.startswith(client)
             }
         rates = {name: result.result() for name, result in results.items()}
-    print(f"{'client':20}  {'quota, B/s':>12}  {'rate, B/s':>12}  {'rate / quota':>12}")
+    report.say(f"{'client':20}  {'quota, B/s':>12}  {'rate, B/s':>12}  {'rate / quota':>12}")
     for name, measured in rates.items():
-        print(f"{name:20}  {rate:12,}  {measured:12,.0f}  {measured / rate:12.3f}")
-    return 0 if all(abs(measured / rate - 1) <= TOLERANCE for measured in rates.values()) else 1
+        report.say(f"{name:20}  {rate:12,}  {measured:12,.0f}  {measured / rate:12.3f}")
+        report.figure(f"{name} {measured / rate:.3f} of its quota")
+        if abs(measured / rate - 1) > TOLERANCE:
+            report.problem(f"{name} has {measured:,.0f} bytes per second, with a quota of {rate:,}")
 
 
 def _prepare(bootstrap: str, size_bytes: int, rate: int) -> None:
@@ -99,10 +93,7 @@ def _send(producer: Producer, topic: str) -> None:
 def _growth_rate(bootstrap: str, topic: str, seconds: float) -> float:
     """Return the bytes per second that were appended to a topic, from its first batch on."""
     with RawClient(bootstrap) as client:
-        deadline = time.monotonic() + START_S_MAX
-        while not _size_bytes(client, topic):
-            assert time.monotonic() < deadline, f"{topic} does not begin to produce"
-            time.sleep(_POLL_S)
+        wait_until(lambda: _size_bytes(client, topic) > 0, f"{topic} begins to produce", START_S_MAX)
         started = time.monotonic()
         time.sleep(seconds)
         return _size_bytes(client, topic) / (time.monotonic() - started)
@@ -174,7 +165,3 @@ def _run_java_consumer(bootstrap: str, seconds: float, rate: int) -> float:
     # start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s
     fields = done.stdout.strip().splitlines()[-1].split(", ")
     return float(fields[4]) * RECORD_BYTES / (float(fields[7]) / 1000)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -36,7 +36,9 @@ _numbers = itertools.count()
 
 every_client = pytest.mark.parametrize("client", _CLIENTS, indirect=True)
 #: how a broker ends; a kill is the harder one
-_in_campaign = pytest.mark.skipif("OTTLA_LONG" not in os.environ, reason="only in a longer campaign: make transactions")
+_in_campaign = pytest.mark.skipif(
+    "OTTLA_LONG" not in os.environ, reason="only in a longer campaign: make campaign NAME=transactions"
+)
 every_end = pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=_in_campaign)])
 
 Begin = Callable[..., Any]

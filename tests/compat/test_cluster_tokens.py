@@ -31,7 +31,9 @@ from secure_broker import log_in
 
 pytestmark = [
     pytest.mark.foreign,
-    pytest.mark.skipif("OTTLA_SECURITY" not in os.environ, reason="takes half a minute: make security KAFKA=1"),
+    pytest.mark.skipif(
+        "OTTLA_SECURITY" not in os.environ, reason="takes half a minute: make campaign NAME=security KAFKA=1"
+    ),
 ]
 
 MECHANISM = "SCRAM-SHA-512"

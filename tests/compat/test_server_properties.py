@@ -1,8 +1,8 @@
 """Files server.properties as people write them for Kafka: Ottla starts with them unchanged, and clients log in.
 
 `server_properties/` has the files; only ports, paths and PEM texts are filled in. Every file is read and its
-certificates and logins are prepared as at a start, in a few milliseconds. `OTTLA_SECURITY=1` (make security) starts a
-broker with each of them.
+certificates and logins are prepared as at a start, in a few milliseconds. `OTTLA_SECURITY=1` (campaign `security`)
+starts a broker with each of them.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def start(machine: Machine) -> Iterator[Any]:
 
 
 def only_with(name: str) -> Any:
-    return pytest.mark.skipif("OTTLA_SECURITY" not in os.environ, reason=f"make security starts {name}")
+    return pytest.mark.skipif("OTTLA_SECURITY" not in os.environ, reason=f"make campaign NAME=security starts {name}")
 
 
 ALICE = {"sasl_username": "alice", "sasl_password": "alice-secret"}

@@ -1,4 +1,4 @@
-"""The broker behind the services in these tests: Ottla's, or Apache Kafka's for `make edge-kafka`."""
+"""The broker behind the services in these tests: Ottla's, or Apache Kafka's for `make campaign NAME=edge-kafka`."""
 
 from __future__ import annotations
 

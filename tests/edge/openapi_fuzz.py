@@ -1,6 +1,6 @@
 """Run schemathesis over the OpenAPI documents of a registry and of a REST proxy.
 
-    python tests/edge/openapi_fuzz.py --examples 100 --seed 1
+    make campaign NAME=openapi-fuzz EXAMPLES=100 SEED=1
 
 schemathesis generates requests from the documents, valid ones and others. Every answer must be described: its status,
 its media type, its body. No answer may be an error of the server, and a request that the document does not allow must
@@ -10,7 +10,6 @@ uses the results of earlier requests.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -21,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, __file__.rpartition("/")[0])
 from registry_process import RegistryProcess
 from rest_process import RestClient, rest_process
 
+from campaign.report import Report
 from ottla.testing import BrokerProcess
 
 _HERE = Path(__file__).parent
@@ -85,28 +84,21 @@ def fuzz(url: str, config: str, options: Sequence[str], cluster_id: str = "", *,
     return Fuzzed(cases, done.returncode == 0, done.stdout)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--examples", type=int, default=50, help="random requests for each operation")
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    options = ["--max-examples", str(given.examples), "--seed", str(given.seed), "--continue-on-failure"]
+def run(report: Report, *, examples: int, seed: int) -> None:
+    options = ["--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure"]
+    mode = [*options, "--include-name", "PUT /mode"]
     with services() as (registry, rest):
         runs = {
-            "registry": fuzz(registry.url, "openapi_registry.toml", [*options, *REGISTRY_FILTERS]),
-            "mode of all subjects": fuzz(
-                registry.url, "openapi_registry.toml", [*options, "--include-name", "PUT /mode"]
-            ),
-            "REST proxy": fuzz(rest.url, "openapi_rest.toml", options, rest.cluster_id),
+            "registry": lambda: fuzz(registry.url, "openapi_registry.toml", [*options, *REGISTRY_FILTERS]),
+            "mode of all subjects": lambda: fuzz(registry.url, "openapi_registry.toml", mode),
+            "REST proxy": lambda: fuzz(rest.url, "openapi_rest.toml", options, rest.cluster_id),
         }
+        for number, (name, send) in enumerate(runs.items()):
+            report.progress(number, len(runs), "documents")
+            result = send()
+            report.figure(f"{name}: {result.cases:,} requests")
+            if not result.has_passed:
+                report.say(result.output)
+                report.problem(f"{name}: an answer is not as its document says")
         if "Traceback" in registry.stderr():
-            print(registry.stderr()[-5000:])
-    for name, result in runs.items():
-        if not result.has_passed:
-            print(result.output)
-        print(f"{name}: {result.cases:,} requests, {'passed' if result.has_passed else 'FAILED'}")
-    return 0 if all(result.has_passed for result in runs.values()) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            report.problem(f"the registry has logged a traceback: {registry.stderr()[-5000:]}")

@@ -1,6 +1,6 @@
 """Send hostile schemas to a registry while other clients look schemas up and register; print times and memory.
 
-    python tests/edge/registry_hostile.py --rounds 3
+    make campaign NAME=registry-hostile ROUNDS=3
 
 Every hostile schema must be answered with a result or with one of its error codes, within a minute. Memory must stay
 below a limit. The other clients must be answered all the time: their longest wait is printed and limited.
@@ -8,22 +8,19 @@ below a limit. The other clients must be answered all the time: their longest wa
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-
-sys.path.insert(0, __file__.rpartition("/")[0])
 import hostile_schemas
+import httpx
 from hostile_schemas import Hostile
 from registry_process import RegistryProcess
 
+from campaign.report import Report, shorten
 from ottla.testing import BrokerProcess
 
 MEMORY_BYTES_MAX = 1 << 30
@@ -73,8 +70,10 @@ class Bystander(threading.Thread):
 class Campaign:
     """One registry, its bystanders, and what was measured."""
 
-    def __init__(self, registry: RegistryProcess) -> None:
+    def __init__(self, registry: RegistryProcess, report: Report) -> None:
         self.registry = registry
+        self._say = report.say
+        self.count = 0
         self.violations: list[str] = []
 
     def send(self, hostile: Hostile, path: str = "") -> None:
@@ -84,8 +83,11 @@ class Campaign:
         status, answer = self.registry.ask("POST", path or f"/subjects/{subject}/versions", body)
         seconds = time.monotonic() - began
         code = 0 if status == 200 else int(answer["error_code"])
-        print(f"  {hostile.schema_type:<8} {hostile.name[:40]:<40} {len(hostile.text):>9,} chars  "
-              f"{code or 'accepted':>8}  {seconds:6.2f} s")  # fmt: skip
+        self.count += 1
+        self._say(
+            f"  {hostile.schema_type:<8} {hostile.name[:40]:<40} {len(hostile.text):>9,} chars  "
+            f"{code or 'accepted':>8}  {seconds:6.2f} s"
+        )
         if code not in (*hostile.codes, 40901):
             self.violations.append(f"{hostile.name}: {status} {str(answer)[:200]}")
         if seconds > ANSWER_S_MAX:
@@ -112,16 +114,16 @@ class Campaign:
         return int(dict(line.split(":", 1) for line in lines)["VmHWM"].split()[0]) * 1024
 
 
-def run(rounds: int) -> list[str]:
+def run(report: Report, *, rounds: int) -> None:
     with BrokerProcess.start() as broker, RegistryProcess(broker.bootstrap) as registry:
-        campaign = Campaign(registry)
+        campaign = Campaign(registry, report)
         registry.register("first", '"int"')
         idle = campaign.peak_bytes()
         bystanders = [Bystander(registry, registers=False), Bystander(registry, registers=True)]
         for each in bystanders:
             each.start()
         for number in range(rounds):
-            print(f"round {number + 1}")
+            report.progress(number, rounds, "rounds")
             for family in ("deep", "wide", "cycles", "expressions", "texts"):
                 for hostile in getattr(hostile_schemas, family)():
                     campaign.send(hostile)
@@ -134,25 +136,14 @@ def run(rounds: int) -> list[str]:
             campaign.violations += [each.failure] if each.failure else []
         looked_up, registered = bystanders
         peak = campaign.peak_bytes()
-        print(f"memory: {idle >> 20} MB before, at most {peak >> 20} MB")
-        print(f"lookups beside: {looked_up.count:,}, longest {looked_up.longest_s:.2f} s")
-        print(f"registrations beside: {registered.count:,}, longest {registered.longest_s:.2f} s")
+        report.figure(f"{campaign.count} hostile schemas")
+        report.figure(f"memory: {idle >> 20} MB before, at most {peak >> 20} MB")
+        report.figure(f"lookups beside: {looked_up.count:,}, longest {looked_up.longest_s:.2f} s")
+        report.figure(f"registrations beside: {registered.count:,}, longest {registered.longest_s:.2f} s")
         if peak > MEMORY_BYTES_MAX:
             campaign.violations.append(f"{peak >> 20} MB of memory")
         if looked_up.longest_s > WAIT_S_MAX:
             campaign.violations.append(f"a lookup took {looked_up.longest_s:.1f} s")
         if "Traceback" in registry.stderr():
             campaign.violations.append(registry.stderr()[-3000:])
-        return campaign.violations
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=1)
-    violations = run(parser.parse_args().rounds)
-    print("\n".join(violations) or "no violation")
-    return 1 if violations else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        report.problems_found(shorten(campaign.violations))

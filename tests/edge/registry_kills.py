@@ -1,18 +1,16 @@
 """Kill the leader of three registry instances while clients register schemas: what was acknowledged must hold.
 
-    python tests/edge/registry_kills.py --kills 50 --seed 1
+    make campaign NAME=registry-kills KILLS=50 SEED=1
 
 Clients register new schemas, schemas of other subjects and schemas that exist, through any instance, and repeat what
 fails. At the end every acknowledged id must name its schema on every instance, also after a restart of all of them, and
-no id may name two schemas. With --exporter the leader also copies all schemas to another registry, which must have the
+no id may name two schemas. With EXPORTER=1 the leader also copies all schemas to another registry, which must have the
 same versions and ids in the end.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -21,13 +19,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 import httpx
-
-sys.path.insert(0, __file__.rpartition("/")[0])
 from edge_broker import edge_broker
-from edge_campaign import run_command
 from registry_process import RegistryProcess
 
+from campaign.processes import wait_until
+from campaign.report import Report, percentiles, shorten
+
 CLIENTS = 4
+_WAIT_S = 120.0
 #: errors that a client repeats: the leader is not known, or the outcome is not
 RETRIED = {50001, 50002, 50003, 50004}
 
@@ -37,7 +36,6 @@ class Outcome:
     """What the clients saw. `violations` is empty if all is well."""
 
     acknowledged: list[tuple[str, int, str]] = field(default_factory=list)
-    kills: int = 0
     gaps_s: list[float] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
@@ -87,8 +85,7 @@ class Client(threading.Thread):
         return None
 
 
-def run(kills: int, seed: int, report: bool = False, exporter: bool = False) -> Outcome:
-    """Return what happened."""
+def run(report: Report, *, kills: int, seed: int, exporter: bool) -> None:
     outcome, random = Outcome(), Random(seed)
     with edge_broker() as broker, ExitStack() as stack:
         instances = [RegistryProcess(broker.bootstrap) for _ in range(3)]
@@ -97,7 +94,7 @@ def run(kills: int, seed: int, report: bool = False, exporter: bool = False) -> 
         instances[0].ask("PUT", "/config", {"compatibility": "NONE"})
         target = _export(broker.bootstrap, instances[0]) if exporter else None
         if target is not None:
-            stack.callback(target.__exit__, None, None, None)
+            stack.callback(target.close)
         clients = [Client(number, instances, seed, outcome) for number in range(CLIENTS)]
         for client in clients:
             client.start()
@@ -106,11 +103,9 @@ def run(kills: int, seed: int, report: bool = False, exporter: bool = False) -> 
                 _wait_for(outcome, len(outcome.acknowledged) + random.randint(10, 30))
                 leader = _leader(instances)
                 leader.kill()
-                outcome.kills += 1
                 _wait_for(outcome, len(outcome.acknowledged) + random.randint(5, 15))
                 leader.start()
-                if report:
-                    print(f"kill {number + 1} of {kills}: {len(outcome.acknowledged)} acknowledged", flush=True)
+                report.progress(number + 1, kills, f"kills, {len(outcome.acknowledged)} registrations acknowledged")
         finally:
             for client in clients:
                 client.stopped.set()
@@ -125,26 +120,26 @@ def run(kills: int, seed: int, report: bool = False, exporter: bool = False) -> 
             instance.start()
         _check(instances, outcome)
         for instance in instances:
-            instance.__exit__(None, None, None)
-    return outcome
+            instance.close()
+    report.problems_found(shorten(outcome.violations))
+    ids = len({schema_id for _, schema_id, _ in outcome.acknowledged})
+    report.figure(f"{kills} kills, {len(outcome.acknowledged)} registrations acknowledged, {ids} ids")
+    report.figure(f"time between two registrations of a client: {percentiles(outcome.gaps_s)}")
 
 
 def _wait_for(outcome: Outcome, count: int) -> None:
-    deadline = time.monotonic() + 120
-    while len(outcome.acknowledged) < count:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"no registration was acknowledged for 120 s; {outcome.violations[:3]}")
-        time.sleep(0.02)
+    wait_until(lambda: len(outcome.acknowledged) >= count, lambda: f"registrations; {outcome.violations[:3]}", _WAIT_S)
 
 
 def _leader(instances: Sequence[RegistryProcess]) -> RegistryProcess:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        for instance in instances:
-            if instance.ask("GET", "/_health")[1]["status"]["is_leader"]:
-                return instance
-        time.sleep(0.05)
-    raise AssertionError("no instance is the leader")
+    leaders: list[RegistryProcess] = []
+
+    def is_elected() -> bool:
+        leaders[:] = [each for each in instances if each.ask("GET", "/_health")[1]["status"]["is_leader"]]
+        return bool(leaders)
+
+    wait_until(is_elected, "an instance is the leader", _WAIT_S)
+    return leaders[0]
 
 
 def _export(bootstrap: str, source: RegistryProcess) -> RegistryProcess:
@@ -162,13 +157,12 @@ def _check_copy(source: RegistryProcess, target: RegistryProcess, outcome: Outco
         rows = registry.get(f"/schemas?subjectPrefix={prefix}&deleted=true")
         return {(row["subject"].removeprefix(prefix), row["version"], row["id"], row["schema"]) for row in rows}
 
-    deadline = time.monotonic() + 120
-    while (expected := versions(source, "")) != (copied := versions(target, ":.copy:")):
-        if time.monotonic() > deadline:
-            status = source.get("/exporters/copy/status")
-            outcome.violations.append(f"the copy differs: {sorted(expected ^ copied)[:5]}; {status}")
-            return
-        time.sleep(0.1)
+    try:
+        wait_until(lambda: versions(source, "") == versions(target, ":.copy:"), "the copy is complete", _WAIT_S)
+    except TimeoutError:
+        differences = sorted(versions(source, "") ^ versions(target, ":.copy:"))
+        status = source.get("/exporters/copy/status")
+        outcome.violations.append(f"the copy differs: {differences[:5]}; {status}")
 
 
 def _check(instances: Sequence[RegistryProcess], outcome: Outcome) -> None:
@@ -187,21 +181,3 @@ def _check(instances: Sequence[RegistryProcess], outcome: Outcome) -> None:
         outcome.violations += [
             f"{instance.url}: {subject} has no version with id {schema_id}" for subject, schema_id in missing
         ]
-
-
-def run_as_asked(given: argparse.Namespace) -> Outcome:
-    return run(given.kills, given.seed, report=True, exporter=given.exporter)
-
-
-def summary(outcome: Outcome) -> str:
-    gaps = sorted(outcome.gaps_s)
-    ids = len({schema_id for _, schema_id, _ in outcome.acknowledged})
-    return (
-        f"{outcome.kills} kills, {len(outcome.acknowledged)} registrations acknowledged, {ids} ids; time between two "
-        f"of a client: p50 {gaps[len(gaps) // 2]:.3f} s, p99 {gaps[int(len(gaps) * 0.99)]:.2f} s, "
-        f"longest {gaps[-1]:.2f} s"
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(__doc__, 50, run_as_asked, summary, "--exporter"))

@@ -1,4 +1,4 @@
-"""A short run of schemathesis over both OpenAPI documents, always with the same requests; see `make openapi-fuzz`."""
+"""A short run of schemathesis over both OpenAPI documents, always with the same requests: campaign `openapi-fuzz`."""
 
 from __future__ import annotations
 

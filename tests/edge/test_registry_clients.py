@@ -1,8 +1,8 @@
 """Registry clients of others against `ottla registry`: Confluent's for JavaScript and Java, and franz-go's.
 
 Each program runs once, with an instance that is not the leader: it forwards all changes. The data that one client
-encodes is decoded by confluent-kafka, and the other way round. `make registry-clients` runs them in more ways, such as
-with TLS and a password.
+encodes is decoded by confluent-kafka, and the other way round. The campaign `registry-clients` runs them in more ways,
+such as with TLS and a password.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AVRO = json.dumps({"type": "record", "name": "Order", "namespace": "py", "fields
 JSON = json.dumps({"type": "object", "title": "Order", "properties": {"id": {"type": "integer"}}})
 
 
-#: `make registry-clients` runs all programs, in all ways to reach a registry
+#: `make campaign NAME=registry-clients` runs all programs, in all ways to reach a registry
 ALL = os.environ.get("OTTLA_REGISTRY_CLIENTS") == "all"
 WAYS = ("follower", "leader", "group", "secure") if ALL else ("follower",)
 
@@ -146,7 +146,7 @@ def decode(client: SchemaRegistryClient, package: str, data: dict[str, str]) -> 
     return {name: readers[name](base64.b64decode(text)) for name, text in data.items() if name in readers}
 
 
-@pytest.mark.skipif(not ALL, reason="npm installs 171 MB: make registry-clients")
+@pytest.mark.skipif(not ALL, reason="npm installs 171 MB: make campaign NAME=registry-clients")
 def test_confluents_client_for_javascript(
     target: dict[str, Any], confluent: SchemaRegistryClient, encoded: dict[str, bytes]
 ) -> None:

@@ -1,6 +1,6 @@
 """Hostile schemas and requests: the registry answers each with an error or a result, and fetches nothing.
 
-`make registry-hostile` sends larger ones and prints times and memory.
+`make campaign NAME=registry-hostile` sends larger ones and prints times and memory.
 """
 
 from __future__ import annotations

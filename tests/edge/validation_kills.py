@@ -1,6 +1,6 @@
 """Kill the broker, and stop the registry, while producers send valid and invalid records to a topic with dead letters.
 
-    python tests/edge/validation_kills.py --kills 20 --seed 1
+    make campaign NAME=validation-kills KILLS=20 SEED=1
 
 At the end every acknowledged valid record must be in the topic once, at its offset and in the order of its producer.
 Every acknowledged invalid record must be in the dead-letter topic, where it may be twice, and never in the topic.
@@ -8,20 +8,17 @@ Every acknowledged invalid record must be in the dead-letter topic, where it may
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-
-sys.path.insert(0, __file__.rpartition("/")[0])
-from edge_campaign import run_command
 from registry_stand_in import RegistryStandIn, registry_stand_in
 
+from campaign.processes import wait_until
+from campaign.report import Report, shorten
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 
@@ -36,7 +33,6 @@ class Outcome:
 
     #: value -> partition and offset
     acknowledged: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    kills: int = 0
     dead_letters: int = 0
     repeated: int = 0
     violations: list[str] = field(default_factory=list)
@@ -78,8 +74,7 @@ class Sender(threading.Thread):
             self.outcome.acknowledged[value] = partition, offset
 
 
-def run(kills: int, seed: int, report: bool = False) -> Outcome:
-    """Return what happened."""
+def run(report: Report, *, kills: int, seed: int) -> None:
     outcome, random = Outcome(), Random(seed)
     with registry_stand_in() as (registry, url), BrokerProcess.start(settings={"schema.registry.url": url}) as broker:
         registry.add("any", '"string"')
@@ -95,12 +90,10 @@ def run(kills: int, seed: int, report: bool = False) -> Outcome:
                 registry.is_down = random.random() < 0.5
                 broker.kill()
                 broker.launch()
-                outcome.kills += 1
                 if registry.is_down:
                     _wait_for_question(registry)
                     registry.is_down = False
-                if report:
-                    print(f"kill {number + 1} of {kills}: {len(outcome.acknowledged)} acknowledged", flush=True)
+                report.progress(number + 1, kills, f"kills, {len(outcome.acknowledged)} records acknowledged")
             _wait_for(outcome, len(outcome.acknowledged) + 100)
         finally:
             registry.is_down = False
@@ -109,23 +102,19 @@ def run(kills: int, seed: int, report: bool = False) -> Outcome:
             for sender in senders:
                 sender.join(2 * _WAIT_S)
         _check(broker, outcome)
-    return outcome
+    report.problems_found(shorten(outcome.violations))
+    report.figure(f"{kills} kills, {len(outcome.acknowledged)} records acknowledged")
+    report.figure(f"{outcome.dead_letters} dead letters, of which {outcome.repeated} are there again")
 
 
 def _wait_for(outcome: Outcome, count: int) -> None:
-    deadline = time.monotonic() + _WAIT_S
-    while len(outcome.acknowledged) < count:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"too few records were acknowledged in {_WAIT_S:g} s; {outcome.violations[:3]}")
-        time.sleep(0.01)
+    wait_until(lambda: len(outcome.acknowledged) >= count, lambda: f"records; {outcome.violations[:3]}", _WAIT_S)
 
 
 def _wait_for_question(registry: RegistryStandIn) -> None:
     """Wait until the registry has refused to answer."""
-    asked, deadline = registry.requests, time.monotonic() + _WAIT_S
-    while registry.requests == asked:
-        assert time.monotonic() < deadline, "the broker does not ask the registry"
-        time.sleep(0.01)
+    asked = registry.requests
+    wait_until(lambda: registry.requests > asked, "the broker asks the registry", _WAIT_S)
 
 
 def _check(broker: BrokerProcess, outcome: Outcome) -> None:
@@ -165,14 +154,3 @@ def _read(broker: BrokerProcess, topic: str) -> list[tuple[int, int, bytes]]:
             ends += 1
     consumer.close()
     return found
-
-
-def summary(outcome: Outcome) -> str:
-    return (
-        f"{outcome.kills} kills, {len(outcome.acknowledged)} records acknowledged, "
-        f"{outcome.dead_letters} dead letters, of which {outcome.repeated} are there again"
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(run_command(__doc__, 20, lambda given: run(given.kills, given.seed, report=True), summary))

@@ -1,18 +1,16 @@
 """Starts the commands of an extra with the Python of an environment that has only this extra.
 
-    python tests/packaging/extras_check.py --extra edge --versions minimum
+    make extras EXTRA=edge VERSIONS=minimum
 
-installs the extra into an empty virtual environment (`make extras`). `test_extras.py` runs the same checks in
+installs the extra into an empty virtual environment. `test_extras.py` runs the same checks in
 environments of links.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from extras_environment import ROOT, install, install_tools
+
+from campaign.report import Report
 
 TIMEOUT_S = 300
 #: packages that the tests below need besides the extra
@@ -160,23 +160,20 @@ CHECKS: dict[str, Callable[[Environment], None]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--extra", choices=("core", *EXTRAS[1:]), action="append")
-    parser.add_argument("--versions", choices=("newest", "minimum"), action="append")
-    given = parser.parse_args()
-    for extra in given.extra or ("core", *EXTRAS[1:]):
-        for versions in given.versions or ("newest", "minimum"):
-            name = "" if extra == "core" else extra
-            with tempfile.TemporaryDirectory() as directory:
-                python = install(Path(directory) / "environment", name, minimum=versions == "minimum")
-                CHECKS[name](Environment(python, Path(directory)))
-                if (extra, versions) == ("edge", "minimum"):
-                    install_tools(python, _TOOLS)
-                    subprocess.run([python, "-m", "pytest", "-q", "-n", "2", *_SLICE], cwd=ROOT, check=True)
-            sys.stdout.write(f"{extra} with the {versions} versions: its commands start\n")
-            sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+def run(report: Report, *, extra: str, versions: str) -> None:
+    pairs = [
+        (each, age)
+        for each in ([extra] if extra else ("core", *EXTRAS[1:]))
+        for age in ([versions] if versions else ("newest", "minimum"))
+    ]
+    for number, (each, age) in enumerate(pairs):
+        report.progress(number, len(pairs), "environments")
+        name = "" if each == "core" else each
+        with tempfile.TemporaryDirectory() as directory:
+            python = install(Path(directory) / "environment", name, minimum=age == "minimum")
+            CHECKS[name](Environment(python, Path(directory)))
+            if (each, age) == ("edge", "minimum"):
+                install_tools(python, _TOOLS)
+                subprocess.run([python, "-m", "pytest", "-q", "-n", "2", *_SLICE], cwd=ROOT, check=True)
+        report.say(f"{each} with the {age} versions: its commands start")
+    report.figure(f"{len(pairs)} environments, the commands of each start")

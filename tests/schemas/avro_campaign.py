@@ -1,4 +1,4 @@
-"""Avro schemas compared with Java Avro on very many random pairs: ``make schemas``.
+"""Avro schemas compared with Java Avro on very many random pairs.
 
 For each pair: whether each side is accepted as a new and as a stored schema, its canonical text, whether both are
 equal, and the reasons of incompatibility, with path and fragments. Needs Java and the jars of PySpark.
@@ -6,12 +6,11 @@ equal, and the reasons of incompatibility, with path and fragments. Needs Java a
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
-import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from typing import Any
 import pyspark
 from avro_answers import digest, own_answer, without_messages
 from avro_pairs import Pair, pair
+
+from campaign.report import Report, shorten
 
 _PROGRAM = Path(__file__).with_name("AvroVerdicts.java")
 _JARS = Path(pyspark.__file__).with_name("jars")
@@ -40,21 +41,16 @@ def answer_of_java(pairs: list[Pair]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--pairs", type=int, default=20_000)
-    arguments.add_argument("--seed", type=int, default=1, help="the number of the first pair")
-    arguments.add_argument("--show", type=int, default=5, help="how many differences to print")
-    arguments.add_argument("--write", type=Path, help="write the answers of Java, in short, to this file")
-    options = arguments.parse_args()
-    started = time.monotonic()
+def compare(report: Report, *, pairs: int, seed: int) -> dict[str, list[Any]]:
+    """Compare pairs, of which ``seed`` is the number of the first. Return the answers of Java, in short, by number."""
     tally: Counter[str] = Counter()
-    different = 0
+    differences: list[str] = []
     verdicts: dict[str, list[Any]] = {}
-    for first in range(options.seed, options.seed + options.pairs, _PAIRS_PER_PROCESS):
-        numbers = range(first, min(first + _PAIRS_PER_PROCESS, options.seed + options.pairs))
-        pairs = [pair(number) for number in numbers]
-        for number, each, java in zip(numbers, pairs, answer_of_java(pairs), strict=True):
+    for first in range(seed, seed + pairs, _PAIRS_PER_PROCESS):
+        report.progress(first - seed, pairs, "pairs of Avro schemas")
+        numbers = range(first, min(first + _PAIRS_PER_PROCESS, seed + pairs))
+        drawn = [pair(number) for number in numbers]
+        for number, each, java in zip(numbers, drawn, answer_of_java(drawn), strict=True):
             own, expected = own_answer(each), without_messages(java)
             verdicts[str(number)] = digest(expected)
             tally["accepted"] += expected["reader"] is not None and expected["writer"] is not None
@@ -62,21 +58,17 @@ def main() -> None:
             tally.update({reason[0] for reason in expected.get("reasons", [])})
             tally["exception"] += "exception" in expected
             if own != expected:
-                different += 1
-                if different <= options.show:
-                    print(f"pair {number}: {each}")
-                    for key in sorted(own.keys() | expected.keys()):
-                        if own.get(key) != expected.get(key):
-                            print(f"  {key}\n    here {own.get(key)}\n    Java {expected.get(key)}")
-    if options.write:
-        lines = ",\n".join(f"{json.dumps(number)}: {json.dumps(verdict)}" for number, verdict in verdicts.items())
-        options.write.write_text(f"{{\n{lines}\n}}\n")
-    seconds = time.monotonic() - started
-    print(f"{options.pairs:,} pairs from {options.seed}: {different} differ from Java, {seconds:.0f} s")
-    print(", ".join(f"{name} {count:,}" for name, count in tally.most_common()))
-    if different:
-        raise SystemExit(1)
+                different = [key for key in sorted(own.keys() | expected.keys()) if own.get(key) != expected.get(key)]
+                answers = "".join(
+                    f"\n  {key}\n    here {own.get(key)}\n    Java {expected.get(key)}" for key in different
+                )
+                differences.append(f"pair {number} differs from Java: {each}{answers}")
+    report.problems_found(shorten(differences))
+    report.say(", ".join(f"{name} {count:,}" for name, count in tally.most_common()))
+    report.figure(f"Avro: {pairs:,} pairs from {seed}, {len(differences)} differ from Java")
+    return verdicts
 
 
-if __name__ == "__main__":
-    main()
+def write_verdicts(verdicts: Mapping[str, list[Any]], path: Path) -> None:
+    lines = ",\n".join(f"{json.dumps(number)}: {json.dumps(verdict)}" for number, verdict in verdicts.items())
+    path.write_text(f"{{\n{lines}\n}}\n")

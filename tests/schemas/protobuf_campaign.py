@@ -1,10 +1,8 @@
-"""Protobuf schemas compared with protoc, and their verdicts with what records do: ``make schemas``."""
+"""Protobuf schemas compared with protoc, and their verdicts with what records do."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ from tests.schemas.protobuf_oracle import comparable, option_pool, unread_fields
 from tests.schemas.protobuf_texts import TextGenerator
 from tests.schemas.protoc import CRASHED, compile_with_protoc
 
+from campaign.report import Report
 from ottla.schemas.protobuf import ProtobufSchema, parse
 from ottla.schemas.schema import Incompatibility, InvalidSchema, Resolved
 
@@ -151,27 +150,20 @@ def compare_installed() -> int:
     return sum(not isinstance(expected, str) for expected in results)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    started = time.monotonic()
-    print(f"{compare_installed()} installed files: each has protoc's descriptor")
+def compare(report: Report, *, pairs: int, seed: int) -> None:
+    report.say(f"{compare_installed()} installed files: each has protoc's descriptor")
     texts: Counter[str] = Counter()
     damaged: Counter[str] = Counter()
-    for first in range(arguments.seed, arguments.seed + arguments.pairs, _BATCH):
-        count = min(_BATCH, arguments.seed + arguments.pairs - first)
+    for first in range(seed, seed + pairs, _BATCH):
+        report.progress(first - seed, pairs, "texts of Protobuf schemas")
+        count = min(_BATCH, seed + pairs - first)
         texts += survive(compare_texts, first, count)
         damaged += survive(compare_damaged, first, count)
-    print(
-        f"{sum(texts.values()):,} texts and {sum(damaged.values()):,} damaged ones: verdict and descriptor as protoc's"
+    report.say(f"texts: {dict(texts)}; damaged: {dict(damaged)}")
+    report.figure(
+        f"Protobuf: {sum(texts.values()):,} texts and {sum(damaged.values()):,} damaged ones have protoc's verdict and "
+        "descriptor"
     )
-    print(f"  texts: {dict(texts)}; damaged: {dict(damaged)}")
-    pairs = survive(compare_pairs, arguments.seed, arguments.pairs)
-    print(f"{arguments.pairs:,} pairs of schemas: no compatible reader misses a field. {dict(pairs)}")
-    print(f"{time.monotonic() - started:.0f} s")
-
-
-if __name__ == "__main__":
-    main()
+    found = survive(compare_pairs, seed, pairs)
+    report.say(f"pairs of Protobuf schemas: {dict(found)}")
+    report.figure(f"{pairs:,} pairs of Protobuf schemas: no compatible reader misses a field")

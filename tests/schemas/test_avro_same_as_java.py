@@ -1,7 +1,8 @@
 """Verdicts about random pairs of Avro schemas equal those of Java Avro 1.12, which are stored: no Java is needed.
 
-`make schemas` compares many more pairs with a running Java. After a change of the generator, this writes the file:
-python tests/schemas/avro_campaign.py --pairs 400 --write tests/schemas/avro_verdicts.json
+The campaign `schemas` compares many more pairs with a running Java. After a change of the generator, this writes the
+file:
+make campaign NAME=schemas FORMAT=avro PAIRS=400 WRITE=tests/schemas/avro_verdicts.json
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""The requests of the access matrix, sent to Ottla and to Apache Kafka: ``make security KAFKA=1``.
+"""The requests of the access matrix, sent to Ottla and to Apache Kafka: campaign `security` with KAFKA=1.
 
 ``tests/unit/broker/test_access_matrix.py`` compares Ottla with a description of Kafka's rules. This program compares it
 with Kafka itself: each request is sent to both by a client with the same ACLs, and the error codes of the replies, with
 the fields that hold them, and the resources that the replies list must be equal. ``ON_PURPOSE`` names the differences
-that are wanted, each with its reason. The program prints how many replies are equal, how many differ for each of these
-reasons, and all others; it ends with an error if there are others.
+that are wanted, each with its reason. The report has how many replies are equal, how many differ for each of these
+reasons, and all others; the campaign fails if there are others.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import signal
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -28,6 +26,7 @@ from tests.unit.broker.access_rules import ABSENT, FIELDS_OF, TOPIC, Acl, Names,
 from tests.unit.broker.memory_broker import MemoryBroker
 from tests.unit.broker.test_access_matrix import SHAPES, Case, Matrix, clients_of, codes_in, is_hidden
 
+from campaign.report import CannotRun, Report
 from ottla.security.acls import ResourceType
 from ottla.testing.raw import Closed, RawClient, read_answer
 from ottla.wire import Message
@@ -421,22 +420,21 @@ def compare(data: Path, only: Sequence[int] = ()) -> Comparison:
     return comparison
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--api", type=int, action="append", default=[], help="only this API key; can be repeated")
-    arguments = parser.parse_args()
+def compare_with_kafka(report: Report) -> None:
     if problem := kafka_server.fetch() or kafka_server.available():
-        raise SystemExit(problem)
+        raise CannotRun(problem)
     logging.disable()  # Ottla logs each refused request
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that Kafka is stopped
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory:
-        comparison = compare(Path(directory), arguments.api)
-    print("\n".join(comparison.report()))
-    print(f"{time.monotonic() - started:.0f} s")
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            comparison = compare(Path(directory))
+    finally:
+        logging.disable(logging.NOTSET)
+    for line in comparison.report():
+        report.say(line)
+    report.figure(
+        f"{comparison.equal:,} replies are those of Apache Kafka, {comparison.on_purpose.total():,} differ on purpose"
+    )
     if comparison.unexplained:
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()
+        report.problem(
+            f"{sum(map(len, comparison.unexplained.values())):,} replies differ from Kafka's without a known reason"
+        )

@@ -1,13 +1,10 @@
-"""A store in a real ZooKeeper server that has only a port for TLS: run by make security, needs Java and pyspark.
-
-Prints what was tried and ends with an error if a connection is accepted that must not be, or the other way round.
-"""
+"""A store in a real ZooKeeper server that has only a port for TLS: needs Java and pyspark."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from cryptography.x509 import load_pem_x509_certificate
 
+from campaign.report import Report
 from ottla.broker.metadata.store import Create, Put, UnusableStore
 from ottla.broker.metadata.zookeeper.access import zookeeper_security
 from ottla.broker.metadata.zookeeper.store import ZooKeeperStore
@@ -114,44 +112,54 @@ class Secured:
         self._reserved.close()
 
 
-def expect(secured: Secured, case: str, settings: BrokerSettings, *, host: str = "127.0.0.1", words: str) -> None:
+def _expect_refusal(secured: Secured, settings: BrokerSettings, words: str, *, host: str = "127.0.0.1") -> None:
     """Raise AssertionError if the connection is not refused."""
     reason = ""
     try:
         secured.open(settings, host=host, timeout_s=_REFUSED_S)
     except UnusableStore as error:
         reason = str(error)
-    assert reason, f"{case}: accepted"
-    assert words in reason, f"{case}: {reason}"
-    print(f"refused  {case}")
+    assert reason, "accepted"
+    assert words in reason, reason
 
 
-def main() -> None:
+def check(report: Report) -> None:
+    """Report each connection that is refused and must not be, or the other way round."""
     with tempfile.TemporaryDirectory() as name:
-        began = time.monotonic()
         secured = Secured(Path(name))
-        print(f"ready    after {time.monotonic() - began:.1f} s")
         try:
-            secured.open(secured.settings())
-            print("accepted PEM files")
-            p12 = {"keystore_location": str(secured.client.with_suffix(".p12")), "keystore_password": "secret"}
-            secured.open(secured.settings(**p12))
-            print("accepted PKCS12 file")
-            secured.open(secured.settings(endpoint_identification_algorithm=""), host="localhost")
-            print("accepted another name, which is not checked")
-            secured.run_broker()
-            print("accepted a broker that protects its nodes")
-            other = secured.settings(truststore_location=str(secured.other_authority))
-            expect(secured, "server of an unknown authority", other, words="local issuer certificate")
-            expect(secured, "server with another name", secured.settings(), host="localhost", words="mismatch")
-            expect(secured, "client without a certificate", secured.settings(keystore_location=None), words="")
-            stranger = secured.settings(keystore_location=str(secured.stranger))
-            expect(secured, "client of an unknown authority", stranger, words="")
-            plain = BrokerSettings.parse({"log.dirs": "/data", "zookeeper.connect": "127.0.0.1:1"})
-            expect(secured, "client without TLS", plain, words="")
+            for case, connect in _cases(secured).items():
+                try:
+                    connect()
+                except (AssertionError, UnusableStore) as error:
+                    report.problem(f"ZooKeeper over TLS, {case}: {error}")
+                report.say(f"ZooKeeper over TLS: {case}")
+            report.figure(f"{len(_cases(secured))} connections to ZooKeeper over TLS")
         finally:
             secured.close()
 
 
-if __name__ == "__main__":
-    main()
+def _cases(secured: Secured) -> dict[str, Callable[[], None]]:
+    """Return what is tried; a function raises AssertionError or UnusableStore if it goes the other way."""
+    p12 = {"keystore_location": str(secured.client.with_suffix(".p12")), "keystore_password": "secret"}
+    any_name = secured.settings(endpoint_identification_algorithm="")
+    other = secured.settings(truststore_location=str(secured.other_authority))
+    stranger = secured.settings(keystore_location=str(secured.stranger))
+    plain = BrokerSettings.parse({"log.dirs": "/data", "zookeeper.connect": "127.0.0.1:1"})
+    return {
+        "PEM files are accepted": lambda: secured.open(secured.settings()),
+        "PKCS12 file is accepted": lambda: secured.open(secured.settings(**p12)),
+        "another name that is not checked is accepted": lambda: secured.open(any_name, host="localhost"),
+        "broker that protects its nodes is accepted": secured.run_broker,
+        "server of an unknown authority is refused": lambda: _expect_refusal(
+            secured, other, "local issuer certificate"
+        ),
+        "server with another name is refused": (
+            lambda: _expect_refusal(secured, secured.settings(), "mismatch", host="localhost")
+        ),
+        "client without a certificate is refused": (
+            lambda: _expect_refusal(secured, secured.settings(keystore_location=None), "")
+        ),
+        "client of an unknown authority is refused": lambda: _expect_refusal(secured, stranger, ""),
+        "client without TLS is refused": lambda: _expect_refusal(secured, plain, ""),
+    }

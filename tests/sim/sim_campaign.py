@@ -1,29 +1,30 @@
-"""Run one seed with its trace, or many seeds with progress:
+"""Run one seed of the simulation with its trace, or many seeds with progress.
 
-python tests/sim/sim_campaign.py --seed 7
-python tests/sim/sim_campaign.py --seeds 1000 [--first 1] [--workers 2] [--brokers 3] [--profile NAME]
+make sim SEED=7
+make sim SEEDS=1000 FIRST=1 BROKERS=3 PROFILE=NAME
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
 import logging
 import multiprocessing
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 
 from sim_profiles import PROFILES, draw_profile
-from sim_world import Report, World
+from sim_world import Report as SeedReport
+from sim_world import World
+
+from campaign.report import CannotRun, Report
 
 #: seeds of one broker that a worker takes at a time
 _CHUNK = 10
 
 
-def run_seed(seed: int, brokers: int = 1, profile: str = "") -> Report:
+def run_seed(seed: int, brokers: int = 1, profile: str = "") -> SeedReport:
     """Run one seed, with the profile that it draws unless one is given; the report has no trace."""
     # The objects of a run refer to each other until its end. Collections during the run would find little.
     gc.disable()
@@ -36,22 +37,20 @@ def run_seed(seed: int, brokers: int = 1, profile: str = "") -> Report:
     return report
 
 
-def replay(seed: int, brokers: int, profile: str) -> int:
-    """Print the trace of a seed with the log of the broker; return the number of violations."""
+def replay(report: Report, seed: int, brokers: int, profile: str) -> None:
+    """Print the trace of a seed with the log of the broker."""
     logging.basicConfig(
         level=logging.WARNING, format="                 %(levelname)s %(name)s %(message)s", stream=sys.stdout
     )
     profile = profile or draw_profile(seed, brokers)
-    report = World(seed, brokers=brokers, profile=profile, on_line=print).run()
-    print(
-        f"\nseed {seed}, profile {profile}: {report.broker_seconds:.1f} broker-seconds, trace {report.trace_hash[:16]}"
+    found = World(seed, brokers=brokers, profile=profile, on_line=print).run()
+    report.figure(
+        f"seed {seed}, profile {profile}: {found.broker_seconds:.1f} broker-seconds, trace {found.trace_hash[:16]}"
     )
-    for name, lines in report.violations.items():
-        print(f"{name}: {len(lines)}, first: {lines[0]}")
-    return len(report.violations)
+    report.problems_found(f"{name}: {len(lines)}, first: {lines[0]}" for name, lines in found.violations.items())
 
 
-def reports(seeds: range, workers: int, brokers: int, profile: str) -> Iterator[Report]:
+def reports(seeds: range, workers: int, brokers: int, profile: str) -> Iterator[SeedReport]:
     """Yield the report of every seed, in the order in which they end."""
     run = partial(_quiet_seed, brokers=brokers, profile=profile)
     if workers == 1:
@@ -61,56 +60,40 @@ def reports(seeds: range, workers: int, brokers: int, profile: str) -> Iterator[
         yield from pool.imap_unordered(run, seeds, chunksize=_CHUNK if brokers == 1 else 1)
 
 
-def _quiet_seed(seed: int, *, brokers: int, profile: str) -> Report:
+def _quiet_seed(seed: int, *, brokers: int, profile: str) -> SeedReport:
     logging.disable(logging.CRITICAL)
     return run_seed(seed, brokers, profile)
 
 
-def campaign(seeds: range, workers: int, brokers: int, profile: str) -> int:
-    """Run many seeds; print progress and what went wrong. Return the number of seeds with a violation."""
-    started = time.monotonic()
-    failed = events = 0
+def run_seeds(report: Report, seeds: range, workers: int, brokers: int, profile: str) -> None:
+    """Run many seeds. A seed with a violation is a problem."""
+    events = 0
     broker_seconds = 0.0
     ends: dict[str, int] = {}
     hashes: dict[int, str] = {}
-    said = started
-    for done, report in enumerate(reports(seeds, workers, brokers, profile), 1):
-        broker_seconds += report.broker_seconds
-        events += report.events
-        hashes[report.seed] = report.trace_hash
-        for cause, count in report.ends.items():
+    for done, found in enumerate(reports(seeds, workers, brokers, profile), 1):
+        broker_seconds += found.broker_seconds
+        events += found.events
+        hashes[found.seed] = found.trace_hash
+        for cause, count in found.ends.items():
             kind = cause.split(":")[0].split(",")[0]
             ends[kind] = ends.get(kind, 0) + count
-        if report.violations:
-            failed += 1
-            again = f"make sim {f'BROKERS={brokers} ' if brokers > 1 else ''}SEED={report.seed}"
+        if found.violations:
+            again = f"make sim {f'BROKERS={brokers} ' if brokers > 1 else ''}SEED={found.seed}"
             again += f" PROFILE='{profile}'" if profile else ""
-            print(f"seed {report.seed} FAILED: {', '.join(report.violations)} ({again})", flush=True)
-        if (now := time.monotonic()) - said > 5 or done == len(seeds):
-            said = now
-            rate = broker_seconds / (now - started)
-            print(f"{done}/{len(seeds)} seeds, {failed} failed, {rate:.0f} broker-seconds per second", flush=True)
-    print(f"{broker_seconds:.0f} broker-seconds, {events} events of clients, {time.monotonic() - started:.0f} s")
-    print("ends of brokers: " + ", ".join(f"{count} {cause}" for cause, count in sorted(ends.items())))
+            report.problem(f"seed {found.seed}: {', '.join(found.violations)} ({again})")
+        rate = broker_seconds / report.seconds
+        report.progress(done, len(seeds), f"seeds, {len(report.problems)} failed, {rate:.0f} broker-seconds per second")
+    report.say("ends of brokers: " + ", ".join(f"{count} {cause}" for cause, count in sorted(ends.items())))
     together = hashlib.sha256("".join(hashes[seed] for seed in sorted(hashes)).encode()).hexdigest()
-    print(f"hash of all traces: {together[:16]}")
-    return failed
+    report.figure(f"{len(seeds)} seeds, {broker_seconds:.0f} broker-seconds, {events} events of clients")
+    report.figure(f"hash of all traces: {together[:16]}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--brokers", type=int, default=1)
-    parser.add_argument("--profile", choices=list(PROFILES), default="", help="the seed draws one without this option")
-    options = parser.parse_args()
-    if options.seed is not None:
-        return min(replay(options.seed, options.brokers, options.profile), 1)
-    seeds = range(options.first, options.first + options.seeds)
-    return min(campaign(seeds, options.workers, options.brokers, options.profile), 1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(report: Report, *, seed: int | None, seeds: int, first: int, brokers: int, profile: str) -> None:
+    if profile and profile not in PROFILES:
+        raise CannotRun(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}")
+    if seed is not None:
+        replay(report, seed, brokers, profile)
+    else:
+        run_seeds(report, range(first, first + seeds), multiprocessing.cpu_count(), brokers, profile)

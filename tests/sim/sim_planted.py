@@ -1,6 +1,6 @@
 """Bugs that are planted into the broker, to show that the simulation finds them.
 
-    python tests/sim/sim_planted.py [--only BUG_OR_CHECK ...] [--seeds 100]
+    make sim-planted SEEDS=100 BUGS="two-leaders kip-101"
 
 Each function replaces a method of the product code in this process by one with a bug. The product code has no switches
 for this.
@@ -8,11 +8,9 @@ for this.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import logging
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -28,6 +26,7 @@ from sim_world import World
 
 import ottla.broker.transactions.shard as transaction_module
 import ottla.log.recovery as recovery_module
+from campaign.report import CannotRun, Report
 from ottla.broker.cluster.run_start import RunStart
 from ottla.broker.coordinators.runtime import ShardRuntime
 from ottla.broker.groups.classic import ClassicGroup
@@ -350,28 +349,18 @@ def _row(job: Job, found: Found | None) -> str:
     return f"| {job.check or found.checks[0]} | {text} | {found.seed} | {others} |"
 
 
-def main() -> int:
-    """Print the tables of docs/internals/simulation.md, a row when its bug is found. Return 1 if a bug is not found."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="*", default=[], choices=sorted({*PLANTED, *CHECKS}), metavar="BUG_OR_CHECK")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
-    options = parser.parse_args()
-    jobs = jobs_for(options.only, options.seeds)
-    missed: list[str] = []
+def run(report: Report, *, seeds: int, bugs: str) -> None:
+    """Print the tables of docs/internals/simulation.md, a row when its bug is found. A bug that is not found is a problem."""
+    if unknown := set(bugs.split()) - {*PLANTED, *CHECKS}:
+        raise CannotRun(f"there is no bug or check {', '.join(sorted(unknown))}")
+    jobs = jobs_for(bugs.split(), seeds)
     seconds = 0.0
-    print("| check | planted bug | seeds needed | other checks in this run |\n|---|---|---|---|", flush=True)
-    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        for job, found, used_s in pool.imap(_find, jobs):
-            print(_row(job, found), flush=True)
+    report.say("| check | planted bug | seeds needed | other checks in this run |\n|---|---|---|---|")
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        for number, (job, found, used_s) in enumerate(pool.imap(_find, jobs), 1):
+            report.say(_row(job, found))
+            report.progress(number, len(jobs), "bugs")
             seconds += used_s
             if found is None:
-                missed.append(job.check or job.bug)
-    print(
-        f"\n{len(jobs) - len(missed)} of {len(jobs)} found in {seconds:.0f} s; not found: {', '.join(missed) or 'none'}"
-    )
-    return min(len(missed), 1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                report.problem(f"not found: {job.check or job.bug}")
+    report.figure(f"{len(jobs) - len(report.problems)} of {len(jobs)} found in {seconds:.0f} s of CPU")

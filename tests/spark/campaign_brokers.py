@@ -7,7 +7,6 @@ blow waits until all replicas are in sync, so that one broker at a time is down,
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -17,9 +16,7 @@ from typing import Final, Protocol
 from campaign_input import PARTITIONS
 from driver_processes import PATIENCE_S
 
-from ottla.client.cluster import Cluster
-from ottla.client.protocol.metadata import CoordinatorType, Node
-from ottla.model.types import TopicPartition
+from campaign.cluster import ClusterState
 from ottla.spark.commit import TRANSACTIONAL_ID_PREFIX
 from ottla.testing import BrokerProcess, ClusterProcess
 from ottla.wire.messages.list_transactions import ListTransactionsRequest
@@ -30,7 +27,6 @@ _CLUSTER_SETTINGS: Final = {
     "offsets.topic.num.partitions": "8",
     "transaction.state.log.num.partitions": "8",
 }
-_TICK_S: Final = 0.2
 
 
 class Role(Enum):
@@ -130,8 +126,9 @@ class BrokerCluster:
         self.input_topic, self.output_topic = input_topic, output_topic
         self._group = group
         self._say = say
-        self._victim: BrokerProcess | None = None
+        self._victim: int | None = None
         self._cluster = ClusterProcess.start(brokers, {**_CLUSTER_SETTINGS, **settings})
+        self._state = ClusterState(self._cluster, deadline_s=PATIENCE_S)
 
     @property
     def bootstrap(self) -> str:
@@ -139,77 +136,60 @@ class BrokerCluster:
 
     def kill(self, role: Role | None = None) -> None:
         """kill -9 of the broker with this role, or with a role that the seed gives."""
-        victim = self._choose(role, "killed")
-        _kill(victim)
-        self._victim = victim
+        self._victim = self._choose(role, "killed")
+        _kill(self._cluster.brokers[self._victim])
 
     def launch(self) -> None:
         assert self._victim is not None, "no broker was killed"
-        self._victim.launch()
+        self._cluster.brokers[self._victim].launch()
         self._victim = None
-        self._await_in_sync()
+        self._state.wait_in_sync()
 
     def pause(self) -> None:
         self._victim = self._choose(None, "paused")
-        self._victim.pause()
+        self._state.pause(self._victim)
 
     def resume(self) -> None:
         assert self._victim is not None, "no broker was paused"
-        self._victim.resume()
+        self._state.resume(self._victim)
         self._victim = None
-        self._await_in_sync()
+        self._state.wait_in_sync()
 
     def compare_replicas(self, topics: Sequence[str]) -> None:
-        self._await_in_sync()
-        for broker in self._cluster.brokers.values():
-            assert "Traceback" not in broker.errors(), broker.errors()
-            broker.stop()
+        self._state.wait_in_sync()
+        problems = self._state.stop_brokers()
         for topic in topics:
-            for number in range(PARTITIONS):
-                logs = {
-                    broker_id: b"".join(
-                        path.read_bytes() for path in sorted(Path(broker.data, f"{topic}-{number}").glob("*.log"))
-                    )
-                    for broker_id, broker in self._cluster.brokers.items()
-                }
-                sizes = {broker_id: len(data) for broker_id, data in logs.items()}
-                assert len(set(logs.values())) == 1, f"replicas of {topic}-{number} differ: {sizes}"
+            problems += self._state.check_whole_replicas(topic, PARTITIONS)
+        assert not problems, "\n".join(problems)
 
     def close(self) -> None:
         self._cluster.close()
 
     # -- roles ------------------------------------------------------------------------------------------------------
 
-    def _choose(self, role: Role | None, blow: str) -> BrokerProcess:
+    def _choose(self, role: Role | None, blow: str) -> int:
         role = role or self._rng.choice(list(Role))
-        with Cluster(self.bootstrap) as cluster:
-            number = self._find(cluster, role)
+        number = self._find(role)
         self.blows[f"{role.value} {blow}"] += 1
         self._say(f"    broker {number}, {role.value}: {blow}")
-        return self._cluster.brokers[number]
+        return number
 
-    def _find(self, cluster: Cluster, role: Role) -> int:
+    def _find(self, role: Role) -> int:
         """Return the id of a broker with this role."""
         if role is Role.GROUP_COORDINATOR:
-            kind, group = CoordinatorType.GROUP, self._group
-            found = cluster.retry(group, lambda deadline: cluster.coordinators(kind, [group], deadline))
-            return found[group].broker_id
+            return self._state.group_coordinator(self._group)
         if role is Role.TRANSACTION_COORDINATOR:
-            nodes = [node for node in cluster.brokers() if _coordinates_sinks(cluster, node)]
-            return (self._rng.choice(nodes) if nodes else cluster.brokers()[0]).broker_id
+            numbers = list(self._state.brokers)
+            return self._rng.choice([number for number in numbers if self._coordinates_sinks(number)] or numbers[:1])
         if role is Role.CONTROLLER:
-            return cluster.retry("controller", lambda deadline: _controller(cluster, deadline))
+            return self._state.controller()
         topic = self.input_topic if role is Role.INPUT_LEADER else self.output_topic
-        tp = TopicPartition(topic, self._rng.randrange(PARTITIONS))
-        return cluster.retry(str(tp), lambda deadline: cluster.leader(tp, deadline)).node.broker_id
+        return self._state.leader(self._rng.randrange(PARTITIONS), topic)
 
-    def _await_in_sync(self) -> None:
-        """Return when every partition has a leader and all its replicas are in sync."""
-        deadline = time.monotonic() + PATIENCE_S
-        with Cluster(self.bootstrap) as cluster:
-            while behind := cluster.retry("replicas", lambda by: _partitions_behind(cluster, by)):
-                assert time.monotonic() < deadline, f"replicas are not in sync: {behind}"
-                time.sleep(_TICK_S)
+    def _coordinates_sinks(self, number: int) -> bool:
+        """Return whether a broker coordinates the transactions of a sink."""
+        rows = self._state.ask_broker(number, ListTransactionsRequest(), 0).transaction_states
+        return any(row.transactional_id.startswith(TRANSACTIONAL_ID_PREFIX) for row in rows)
 
 
 def start_brokers(
@@ -234,22 +214,3 @@ def start_brokers(
 def _kill(broker: BrokerProcess) -> None:
     assert "Traceback" not in broker.errors(), broker.errors()
     broker.kill()
-
-
-def _coordinates_sinks(cluster: Cluster, node: Node) -> bool:
-    """Return whether a broker coordinates the transactions of a sink."""
-    answer = cluster.retry(str(node), lambda deadline: cluster.ask(node, ListTransactionsRequest(), deadline=deadline))
-    return any(row.transactional_id.startswith(TRANSACTIONAL_ID_PREFIX) for row in answer.transaction_states)
-
-
-def _controller(cluster: Cluster, deadline: float) -> int:
-    return cluster.metadata([], deadline).controller_id
-
-
-def _partitions_behind(cluster: Cluster, deadline: float) -> list[str]:
-    return [
-        f"{topic.name}-{row.partition_index}: {list(row.isr_nodes)} of {list(row.replica_nodes)}"
-        for topic in cluster.metadata(None, deadline).topics
-        for row in topic.partitions
-        if row.leader_id < 0 or len(row.isr_nodes) < len(row.replica_nodes)
-    ]

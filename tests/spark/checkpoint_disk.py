@@ -5,16 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kill_processes import kill_session, session_of, signal_session
 
-# The module belongs to the tests of all directories; a campaign is also run as a script.
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from faults import Ext4, freeze
+from campaign.faults import Ext4, freeze
+from campaign.processes import kill_session, session_of, signal_session
 
 _MEGABYTES = 1024
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
-from kill_processes import kill_session
 
 import ottla
+from campaign.processes import kill_session
 
 #: the limit of a wait for a driver: its start, its first batch or its end, on a busy machine
 PATIENCE_S = 180.0
 _SHOWN_CHARACTERS = 5000
-_TICK_S = 0.05
 
 
 @dataclass(slots=True)
@@ -63,13 +61,3 @@ class DriverProcesses:
     def close(self) -> None:
         for driver in self.started:
             kill_session(driver)
-
-
-def wait_until(
-    condition: Callable[[], bool], what: str, output: Callable[[], str], timeout_s: float = PATIENCE_S
-) -> None:
-    """Return when the condition is true. Raise AssertionError with ``what`` and the output after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}\n{output()}"
-        time.sleep(_TICK_S)

@@ -1,6 +1,6 @@
 """Exactly once through Spark under kill -9: drivers, executors and brokers die at points drawn from a seed.
 
-    python tests/spark/kill_campaign.py --kills 100 --rows 1000000 --seed 1 --brokers 3
+    make campaign NAME=spark-kills KILLS=100 ROWS=1000000 SEED=1 BROKERS=3
 
 A driver copies one topic to another and to a table (``kill_driver.py``). Its life is drawn (``kill_plan.py``): the
 broker, or an executor with its workers, is killed under it, or an executor is frozen until others have done its work
@@ -27,14 +27,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from campaign_brokers import Brokers, start_brokers
-from campaign_command import run_campaign
+from campaign_directory import run_in_directory
 from campaign_input import PARTITIONS, produce
-from driver_processes import DriverProcesses, wait_until
+from driver_processes import PATIENCE_S, DriverProcesses
 from kill_driver import DIE, GROUP, REACHED, TABLE, TOPIC, WAIT, checkpoint_of
 from kill_judge import assert_each_once, log_ends, rows_of_table, rows_of_topic
 from kill_plan import Blow, End, Life, Victim, draw_life
-from kill_processes import Executor, executors_of, kill_session, signal_session
+from kill_processes import Executor, executors_of
 
+from campaign.processes import kill_session, signal_session, wait_until
+from campaign.report import Report
 from ottla.client.cluster import Cluster
 
 SINKS = (TOPIC, TABLE)
@@ -68,7 +70,6 @@ class Figures:
     gave_up: int = 0
     places: Counter[str] = field(default_factory=Counter)
     batches: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
 
     @property
     def kills(self) -> int:
@@ -83,7 +84,7 @@ class Figures:
             f"executors, {self.brokers} brokers killed, {self.paused_brokers} brokers paused ({roles}); {self.frozen} "
             f"drivers and {self.slept} executors frozen and woken, "
             f"{self.gave_up} drivers gave up by themselves; {sum(self.places.values())} blows at steps of commits "
-            f"({places}); {self.seconds:.0f} s, --seed {self.seed}: every row once in topic and table"
+            f"({places}); SEED={self.seed}: every row once in topic and table"
         )
 
 
@@ -99,7 +100,7 @@ class Campaign:
     rows: int
     seed: int
     directory: Path
-    say: Callable[[str], None] = lambda line: None
+    report: Report
     broker_count: int = 1
     brokers: Brokers = field(init=False)
     #: which blows on brokers of a cluster are pauses
@@ -111,20 +112,20 @@ class Campaign:
 
     def run(self) -> Figures:
         """Play it, and judge."""
-        began = time.monotonic()
         self.figures = Figures(self.seed)
         self.drivers = DriverProcesses(self.directory)
         self.pauses = random.Random(f"{self.seed} pauses")
         self.brokers = start_brokers(
             self.broker_count, self.directory, _BROKER, seed=self.seed, input_topic=_INPUT, output_topic=_OUTPUT,
-            group=GROUP, say=self.say,
+            group=GROUP, say=self.report.say,
         )  # fmt: skip
         try:
             with Cluster(self.brokers.bootstrap) as cluster:
                 cluster.create_topic(_INPUT, PARTITIONS)
                 cluster.create_topic(_OUTPUT, PARTITIONS)
             for life in self._drawn_lives():
-                self.say(f"{time.monotonic() - began:.0f} s, {self.figures.kills} kills: {life}")
+                self.report.progress(self.figures.kills, self.kills, "kills")
+                self.report.say(f"{self.report.seconds:.0f} s, {self.figures.kills} kills: {life}")
                 self._live(life)
             self._finish()
             self._judge()
@@ -132,7 +133,6 @@ class Campaign:
             self.drivers.close()
             self.brokers.close()
         self.figures.roles = self.brokers.blows
-        self.figures.seconds = time.monotonic() - began
         return self.figures
 
     def _drawn_lives(self) -> Iterable[Life]:
@@ -281,7 +281,7 @@ class Campaign:
 
     def _judge(self) -> None:
         ends = log_ends(self.brokers.bootstrap, _INPUT)
-        where = f"--seed {self.seed}"
+        where = f"SEED={self.seed}"
         assert_each_once(rows_of_topic(self.brokers.bootstrap, _OUTPUT), self.figures.rows, ends, f"{where}, topic")
         assert_each_once(rows_of_table(self._table), self.figures.rows, ends, f"{where}, table")
         staged = list(checkpoint_of(self.directory, TOPIC).glob("ottla-staging/*/*"))
@@ -326,7 +326,7 @@ class Campaign:
         self._wait_until(driver, have_committed, "both queries commit a batch")
 
     def _await_death(self, driver: subprocess.Popen[bytes], place: str | None) -> None:
-        wait_until(lambda: driver.poll() is not None, f"the driver dies at {place!r}", self.drivers.output)
+        self._wait(lambda: driver.poll() is not None, f"the driver dies at {place!r}")
         assert self.wounded or driver.returncode == -signal.SIGKILL, f"it ended by itself: {self.drivers.output()}"
 
     def _sleep(self, driver: subprocess.Popen[bytes], delay_s: float) -> None:
@@ -342,7 +342,10 @@ class Campaign:
                 raise _DriverEnded
             return False
 
-        wait_until(is_true, what, self.drivers.output)
+        self._wait(is_true, what)
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, lambda: f"{what}\n{self.drivers.output()}", PATIENCE_S)
 
     @property
     def _table(self) -> Path:
@@ -374,9 +377,8 @@ class Campaign:
         self.figures.rows += count
 
 
-def main() -> None:
-    run_campaign("Exactly once through Spark under kill -9.", "ottla-spark-kills-", 100, Campaign)
+def run(report: Report, *, kills: int, rows: int, seed: int | None, brokers: int) -> None:
+    def play(seed: int, directory: Path) -> None:
+        report.figure(str(Campaign(kills, rows, seed, directory, report, broker_count=brokers).run()))
 
-
-if __name__ == "__main__":
-    main()
+    run_in_directory(report, seed, play)

@@ -1,6 +1,6 @@
 """Exactly once through a pipeline under kill -9, frozen processes and power failures, with the settings that ship.
 
-    python tests/spark/pipeline_campaign.py --kills 150 --rows 1000000 --seed 1 --brokers 3
+    make campaign NAME=pipeline-kills KILLS=150 ROWS=1000000 SEED=1 BROKERS=3
 
 ``ottla pipeline run`` runs the pipeline of ``pipeline_file.py`` in a process of its own. The life of each driver is
 drawn from the seed (``pipeline_plan.py``): brokers, Python workers or executors are killed or frozen during it, and
@@ -28,16 +28,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from campaign_brokers import Brokers, start_brokers
-from campaign_command import run_campaign
+from campaign_directory import run_in_directory
 from campaign_input import PARTITIONS, produce
 from checkpoint_disk import CheckpointDisk
-from driver_processes import DriverProcesses, wait_until
+from driver_processes import PATIENCE_S, DriverProcesses
 from kill_judge import log_ends
-from kill_processes import executors_of, kill_session, signal_session, workers_of
+from kill_processes import executors_of, workers_of
 from pipeline_file import EVENTS, LATEST, PIPELINE, RESULT, SCORED, TIER_OF, TIERS, event, tier_changes, write_pipeline
 from pipeline_judge import Outputs
 from pipeline_plan import Blow, End, Life, Victim, draw_life
 
+from campaign.processes import kill_session, signal_session, wait_until
+from campaign.report import Report
 from ottla.client.cluster import Cluster
 from ottla.pipeline.ownership import group_of
 
@@ -76,7 +78,6 @@ class Figures:
     late: int = 0
     undecodable: int = 0
     batches: int = 0
-    seconds: float = 0.0
 
     @property
     def kills(self) -> int:
@@ -92,7 +93,7 @@ class Figures:
             f"checkpoints' disk, {self.workers} Python workers, {self.executors} executors and {self.brokers} brokers "
             f"killed, {self.frozen_drivers} drivers, {self.frozen_executors} executors and {self.frozen_brokers} "
             f"brokers frozen and woken ({roles}); {self.result} rows in table and topic, {self.rejected} in "
-            f"quarantine, {self.late} late, {self.undecodable} undecodable; {self.seconds:.0f} s, --seed {self.seed}: "
+            f"quarantine, {self.late} late, {self.undecodable} undecodable; SEED={self.seed}: "
             "every row in exactly one place"
         )
 
@@ -105,11 +106,11 @@ class Campaign:
     rows: int
     seed: int
     directory: Path
+    report: Report
     #: instead of those that the seed gives
     lives: Iterable[Life] = ()
     #: processes the rows that are left, instead of a last driver
     finish: Callable[[Path], None] | None = None
-    say: Callable[[str], None] = lambda line: None
     broker_count: int = 1
     #: settings besides those that ship
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -125,22 +126,22 @@ class Campaign:
 
     def run(self) -> Figures:
         """Run all lives; return the figures. Raise AssertionError if an event is not in exactly one place."""
-        began = time.monotonic()
         self.figures = Figures(self.seed)
         self.tiers = tier_changes(self.seed)
         self.drivers = DriverProcesses(self.directory)
         self.disk = CheckpointDisk(self.directory)
         self.brokers = start_brokers(
             self.broker_count, self.directory, _BROKER, seed=self.seed, input_topic=EVENTS, output_topic=SCORED,
-            group=group_of(PIPELINE), say=self.say,
+            group=group_of(PIPELINE), say=self.report.say,
         )  # fmt: skip
         is_right = False
         try:
             if self.disk.missing:
-                self.say(f"no power failures: {self.disk.missing}")
+                self.report.say(f"no power failures: {self.disk.missing}")
             self._prepare()
             for life in self.lives or self._drawn_lives():
-                self.say(f"{time.monotonic() - began:.0f} s, {self.figures.kills} kills: {life}")
+                self.report.progress(self.figures.kills, self.kills, "kills")
+                self.report.say(f"{self.report.seconds:.0f} s, {self.figures.kills} kills: {life}")
                 self._live(life)
             self._finish()
             self._judge()
@@ -150,7 +151,6 @@ class Campaign:
             self.brokers.close()
             self.disk.close(keep=not is_right)
         self.figures.roles = self.brokers.blows
-        self.figures.seconds = time.monotonic() - began
         return self.figures
 
     def _drawn_lives(self) -> Iterator[Life]:
@@ -286,7 +286,7 @@ class Campaign:
         assert sum(log_ends(self.brokers.bootstrap, EVENTS).values()) == figures.rows
         outputs = Outputs.read(self._storage, self.brokers.bootstrap)
         problems = outputs.problems(figures.rows)
-        assert not problems, "\n".join((f"--seed {self.seed}:", *problems))
+        assert not problems, "\n".join((f"SEED={self.seed}:", *problems))
         figures.result, figures.rejected = len(outputs.result), len(outputs.rejected)
         figures.late, figures.undecodable = len(outputs.late), len(outputs.undecodable)
         figures.batches = self._versions()[0] + 1
@@ -320,7 +320,7 @@ class Campaign:
             self._assert_no_flow_failed(driver)
             return condition()
 
-        wait_until(is_true, what, self._describe)
+        wait_until(is_true, lambda: f"{what}\n{self._describe()}", PATIENCE_S)
 
     def _assert_no_flow_failed(self, driver: subprocess.Popen[bytes]) -> None:
         if time.monotonic() - self.status_s < _STATUS_S:
@@ -370,14 +370,8 @@ class Campaign:
         self.produced_s = time.monotonic()
 
 
-def main() -> None:
-    run_campaign(
-        "Exactly once through a pipeline under kills, frozen processes and power failures.",
-        "ottla-pipeline-kills-",
-        150,
-        Campaign,
-    )
+def run(report: Report, *, kills: int, rows: int, seed: int | None, brokers: int) -> None:
+    def play(seed: int, directory: Path) -> None:
+        report.figure(str(Campaign(kills, rows, seed, directory, report, broker_count=brokers).run()))
 
-
-if __name__ == "__main__":
-    main()
+    run_in_directory(report, seed, play)

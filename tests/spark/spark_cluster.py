@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,8 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyspark
-from kill_processes import kill_session
 
+from campaign.processes import free_port, kill_session, wait_until
 from ottla.spark.java import find_java
 
 HOST = "127.0.0.1"
@@ -35,9 +32,6 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 #: a JVM's start, on a machine that has other things to do
 _PATIENCE_S = 90.0
 _STOP_S_MAX = 15.0
-_LOOK_S = 0.1
-#: no outgoing connection is ever given a port of this range
-_PORTS = range(20_000, 32_000)
 #: what a job must bring along itself, because a cluster is started by somebody else
 _UNKNOWN = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
@@ -49,7 +43,8 @@ class SparkCluster:
         # Config
         self._directory = directory
         self._spark_home = Path(pyspark.__file__).resolve().parent
-        self._port, self._web_port = _free_ports(2)
+        self._port = free_port()
+        self._web_port = free_port(avoid=[self._port])
         # State
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -147,20 +142,7 @@ class SparkCluster:
         self.stop()
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {_PATIENCE_S:.0f} s: {what}\n{self._logs()}"
-            time.sleep(_LOOK_S)
+        wait_until(condition, lambda: f"{what}\n{self._logs()}", _PATIENCE_S)
 
     def _logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self._directory.glob("*.log")))
-
-
-def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().choice(_PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            found.append(port)
-    return found

@@ -1,4 +1,4 @@
-"""The judge of `make pipeline-kills` reports each kind of wrong output."""
+"""The judge of `make campaign NAME=pipeline-kills` reports each kind of wrong output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short slice of `make pipeline-kills`."""
+"""A short slice of the campaign `pipeline-kills`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from pipeline_campaign import Campaign
 from pipeline_plan import End, Life
 
+from campaign.report import Report
 from ottla.pipeline import load
 from ottla.pipeline.declaration import Trigger
 from ottla.pipeline.run import Supervisor
@@ -34,7 +35,7 @@ def test_every_event_is_in_one_place_after_a_power_failure_and_a_kill_of_the_bro
         status = Supervisor(load(str(file)), spark, trigger=Trigger(kind="available-now")).run()
         assert {flow.state for flow in status.flows} == {"done"}, status
 
-    figures = Campaign(1, 2_400, 0, tmp_path, lives=(_LIFE,), finish=finish, say=print, spark=_SPARK).run()
+    figures = Campaign(1, 2_400, 0, tmp_path, Report(), lives=(_LIFE,), finish=finish, spark=_SPARK).run()
     print(figures)
     assert (figures.drivers, figures.brokers) == (1, 1)
     assert figures.result and figures.rejected

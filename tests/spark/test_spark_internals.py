@@ -1,4 +1,4 @@
-"""The private parts of Spark that Ottla uses, in a session. `make spark-previous` runs them with the minor before."""
+"""The private parts of Spark that Ottla uses; the campaign `spark-previous` runs them with the minor release before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The demonstration on a cluster that loses a worker halfway: its tables are those of a run in one process.
 
-    make spark-cluster
+    make campaign NAME=spark-cluster
 
 Takes minutes, and so it is not among the tests that always run.
 """
@@ -26,7 +26,9 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.timeout(900),
-    pytest.mark.skipif("OTTLA_SPARK_CLUSTER" not in os.environ, reason="takes minutes: make spark-cluster runs it"),
+    pytest.mark.skipif(
+        "OTTLA_SPARK_CLUSTER" not in os.environ, reason="takes minutes: make campaign NAME=spark-cluster runs it"
+    ),
 ]
 
 _EVENTS = 3_000

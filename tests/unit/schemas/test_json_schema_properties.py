@@ -1,4 +1,4 @@
-"""What the verdicts about JSON schemas promise: a short slice of `make schemas`, and where the promise is not kept."""
+"""What the verdicts about JSON schemas promise: a slice of the campaign `schemas`; and where that is not kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short slice of ``make schemas``: random texts and pairs, compared with protoc and with records."""
+"""A short slice of ``make campaign NAME=schemas``: random texts and pairs, compared with protoc and with records."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
-#: decisions that are compared with the reference here; `make security` compares a million
+#: decisions that are compared with the reference here; `make campaign NAME=security` compares a million
 CASES = 20_000
 
 
