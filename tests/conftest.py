@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(_ROOT))
 
 # No deadline: a busy machine is slow, which these tests do not measure. Always the same examples, so that a run of the
-# suite can be repeated; `make properties` looks for new ones, and for three times as many.
+# suite can be repeated; `make campaign NAME=properties` looks for new ones, and for three times as many.
 _RANDOM = "OTTLA_RANDOM_EXAMPLES" in os.environ
 settings.register_profile("ottla", deadline=None, derandomize=not _RANDOM, max_examples=100 if _RANDOM else 33)
 settings.load_profile("ottla")
@@ -35,7 +35,7 @@ settings.load_profile("ottla")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `make transactions-divided`
+# `make campaign NAME=transactions-divided`
 if divided_cluster.SWITCH in os.environ:
     divided_cluster.replace_brokers()
 

@@ -1,9 +1,9 @@
 """A cluster in the place of one broker: one member coordinates transactions, one leads the topics, one has the groups.
 
-With ``OTTLA_DIVIDED=1`` (`make transactions-divided`) every ``BrokerProcess.start`` of the tests starts such a cluster,
-so that each transaction is coordinated by another broker than those that lead its partitions and its group. Clients of
-others find the brokers themselves. A ``RawClient`` of a test, which has one connection, becomes a ``RoutedClient``. It
-has a connection to each of the three and sends each request to the broker that must answer it.
+With ``OTTLA_DIVIDED=1`` (campaign `transactions-divided`) every ``BrokerProcess.start`` of the tests starts such
+a cluster, so that each transaction is coordinated by another broker than those that lead its partitions and its group.
+Clients of others find the brokers themselves. A ``RawClient`` of a test, which has one connection, becomes a
+``RoutedClient``. It has a connection to each of the three and sends each request to the broker that must answer it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Captures screens of `ottla demo` in a terminal of a given size, as text for docs/start/screens.
 
-    make screens        # 80 by 24 and 140 by 50; takes some minutes, because it runs the demonstration twice
+    make campaign NAME=screens    # 80 by 24 and 140 by 50; takes some minutes: it runs the demonstration twice
 
 The demonstration runs in a pseudo terminal. A small terminal emulator keeps the text that a person would see. A screen
 is captured when a moment is reached; after the last moment the demonstration receives Ctrl-C, and what it prints at
@@ -162,7 +162,8 @@ def main() -> None:
         screens = capture([arguments.ottla, "demo", "--data", str(data)], columns, lines)
         shutil.rmtree(data, ignore_errors=True)
         parts = [f"=== {name} ===\n\n{text}\n" for name, text in screens]
-        heading = f"`ottla demo` in a terminal of {columns} columns and {lines} lines, written by `make screens`.\n"
+        size = f"{columns} columns and {lines} lines"
+        heading = f"`ottla demo` in a terminal of {size}, written by `make campaign NAME=screens`.\n"
         (arguments.out / f"demo-{columns}x{lines}.txt").write_text("\n".join([heading, *parts]), encoding="utf-8")
         print(f"wrote {arguments.out / f'demo-{columns}x{lines}.txt'}")
 

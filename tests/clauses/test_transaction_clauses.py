@@ -51,7 +51,7 @@ from ottla.testing.raw import RawClient, batch_of, fetch_from, fetch_request, pr
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.wire.messages.list_transactions import ListTransactionsRequest
 
-#: `make transactions` also runs what takes long
+#: `make campaign NAME=transactions` also runs what takes long
 LONG = "OTTLA_LONG" in os.environ
 _OUT_OF_ORDER, _EPOCH, _STATE, _MAPPING, _TIMEOUT, _CONCURRENT = 45, 47, 48, 49, 50, 51
 _UNKNOWN_PRODUCER = 59
@@ -579,7 +579,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_fenced_once(hasty: Broke
         assert (again.producer_id, again.epoch) == (owner.producer_id, owner.epoch + 2)
 
 
-@pytest.mark.skipif(not LONG, reason="32,766 requests: make transactions")
+@pytest.mark.skipif(not LONG, reason="32,766 requests: make campaign NAME=transactions")
 def test_producer_gets_a_new_id_when_its_epochs_are_used_up(hasty: BrokerProcess) -> None:
     with RawClient(hasty.bootstrap) as client:
         owner = begin(client, "worn")

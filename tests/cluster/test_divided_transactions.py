@@ -1,6 +1,6 @@
 """Transactions whose coordinator, leaders and group coordinator are three brokers get the answers of one broker.
 
-The scripts are those that compare Ottla with Apache Kafka. `make transactions-divided` runs the other tests of
+The scripts are those that compare Ottla with Apache Kafka. The campaign `transactions-divided` runs the other tests of
 transactions on such a cluster.
 """
 

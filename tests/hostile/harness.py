@@ -11,8 +11,8 @@ fetches it and asks for metadata, over and over. Everything from the start of th
 
 ``check()`` asserts what no busy machine can change: the broker runs, has logged no traceback, has answered the
 bystander (also in a round of requests that began after the attack) and has grown by less than 64 MB. With
-``OTTLA_HOSTILE=1`` (``make hostile``, on a quiet machine) it also asserts that no request of the bystander took 200 ms.
-``scaled(short, full)`` gives an attack its size in ``make test`` and in ``make hostile``.
+``OTTLA_HOSTILE=1`` (campaign `hostile`, on a quiet machine) it also asserts that no request of the bystander took
+200 ms. ``scaled(short, full)`` gives an attack its size in ``make test`` and in ``make campaign NAME=hostile``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAST_ROUND_S_MAX = 90.0
 
 
 def scaled(short: int, full: int) -> int:
-    """Return the size of an attack: ``short`` in ``make test``, ``full`` in ``make hostile``."""
+    """Return the size of an attack: ``short`` in ``make test``, ``full`` in ``make campaign NAME=hostile``."""
     return full if STRICT else short
 
 
@@ -62,7 +62,7 @@ class Report:
     log: str
 
     def check(self, *, latency_ms_max: float = LATENCY_MS_MAX, growth_bytes_max: int = GROWTH_BYTES_MAX) -> None:
-        """Raise AssertionError if the attack was noticed; the latency counts only in ``make hostile``."""
+        """Raise AssertionError if the attack was noticed; the latency counts only in ``make campaign NAME=hostile``."""
         print(f"hostile: {self}")
         assert self.alive, self.log[-3000:]
         assert "Traceback" not in self.log, self.log[self.log.index("Traceback") - 300 :][:3000]

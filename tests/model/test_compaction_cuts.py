@@ -25,7 +25,7 @@ from ottla.testing.disk import DiskCut, Keep, MemoryDisk
 
 RETENTION_MS = 60_000
 SEEDS = 2
-#: `make test` cuts after every third change and begins anywhere, `make crash` after every single one
+#: `make test` cuts after every third change and begins anywhere, `make campaign NAME=crash` after every single one
 EVERY = int(os.environ.get("OTTLA_CUT_EVERY", "12"))
 
 

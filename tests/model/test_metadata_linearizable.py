@@ -27,7 +27,7 @@ from ottla.broker.transactions.producer_ids import BLOCK, ProducerIds
 from ottla.model.errors import ErrorCode, InvalidPartitions, InvalidTopic, KafkaError
 from ottla.testing.metadata_store import SimulatedEnsemble, Timing
 
-#: `make test` always takes the same examples; `make properties` looks for new ones
+#: `make test` always takes the same examples; `make campaign NAME=properties` looks for new ones
 EXAMPLES = 2000 if "OTTLA_RANDOM_EXAMPLES" in os.environ else 200
 BROKERS = 2
 

@@ -1,6 +1,6 @@
 """Spark Declarative Pipelines with our topics and tables: an exported pipeline, and the example of the documentation.
 
-`make sdp` runs all of it; `make test` only compares the exported text (tests/unit/pipeline).
+`make campaign NAME=sdp` runs all of it; `make test` only compares the exported text (tests/unit/pipeline).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ottla.testing import BrokerProcess
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
-    pytest.mark.skipif("OTTLA_SDP" not in os.environ, reason="several runs of Spark: make sdp"),
+    pytest.mark.skipif("OTTLA_SDP" not in os.environ, reason="several runs of Spark: make campaign NAME=sdp"),
 ]
 
 _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sdp"

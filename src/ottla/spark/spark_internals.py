@@ -5,7 +5,7 @@ that Spark's Python processes run may change with any minor release. For each us
 
 * `tests/spark/test_spark_internals.py` or `tests/unit/spark/test_spark_internals_unit.py` has a test,
 * a comment "Seen with" names the versions of Spark with which that test has passed (`make test` runs the newest minor,
-  `make spark-previous` the one before),
+  `make campaign NAME=spark-previous` the one before),
 * a comment "If missing" says what happens with a Spark that has it no more: `SparkInternalMissing` where results would
   be wrong without it, less speed or a later error message where they would be right.
 

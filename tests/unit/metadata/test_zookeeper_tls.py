@@ -1,6 +1,6 @@
 """Connections to ZooKeeper over TLS: which servers are trusted, and settings that are refused.
 
-`tests/security/zookeeper_tls.py` (make security) has the same with a real server.
+`tests/security/zookeeper_tls.py` (make campaign NAME=security) has the same with a real server.
 """
 
 from __future__ import annotations

@@ -51,5 +51,5 @@ def test_every_private_part_names_the_releases_with_which_it_was_seen() -> None:
     seen = re.findall(r"Seen with (.*?)\. If missing", text)
     assert len(seen) > 10
     for versions in seen:
-        # A part is new until `make spark-previous` has run.
+        # A part is new until `make campaign NAME=spark-previous` has run.
         assert re.fullmatch(rf"({before}\.\d+ and )?{newest}\.\d+", versions), versions
