@@ -350,7 +350,7 @@ def _row(job: Job, found: Found | None) -> str:
 
 
 def run(report: Report, *, seeds: int, bugs: str) -> None:
-    """Print the tables of docs/internals/simulation.md, a row when its bug is found. A bug that is not found is a problem."""
+    """Print the tables of docs/internals/simulation.md, a row when its bug is found; one that is not is a problem."""
     if unknown := set(bugs.split()) - {*PLANTED, *CHECKS}:
         raise CannotRun(f"there is no bug or check {', '.join(sorted(unknown))}")
     jobs = jobs_for(bugs.split(), seeds)
