@@ -26,6 +26,8 @@ HOT_MODULES = (
     "ottla/broker/produce/request.py",
     "ottla/broker/component.py",
     "ottla/broker/dispatch.py",
+    "ottla/log/cleaned_segment.py",
+    "ottla/log/file_region.py",
     "ottla/log/log.py",
     "ottla/log/log_state.py",
     "ottla/log/segment.py",

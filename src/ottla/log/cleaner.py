@@ -40,9 +40,10 @@ from struct import Struct
 from typing import IO, Any, NamedTuple
 
 from ottla.env.disk import NO_DESCRIPTORS, Disk, RealDisk
+from ottla.log.file_region import SegmentFile
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.producers import last_offsets
-from ottla.log.segment import Segment, SegmentFile
+from ottla.log.segment import Segment
 from ottla.log.transactions import EndedTransaction, index_to_bytes
 from ottla.model.batch import (
     CONTROL,

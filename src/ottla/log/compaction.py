@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, RealDisk, WriteFailed
 from ottla.env.tasks import Threads
+from ottla.log.cleaned_segment import CleanedSegment
 from ottla.log.cleaner import (
     KEY_BYTES,
     CleanerFailed,
@@ -256,15 +257,15 @@ class _Pass:
         self.started = started
 
         # The output being written
-        self._output: Segment | None = None
+        self._output: CleanedSegment | None = None
         self._first_source = 0
         #: number of sources whose output is complete, or that need no change
         self._sources_done = 0
         self._index = self._time_index = self._txn_index = b""
         #: a synced output and its sources, which it has not yet replaced in the log
-        self.closed: tuple[Segment, list[Segment]] | None = None
+        self.closed: tuple[CleanedSegment, list[Segment]] | None = None
         #: an output that has replaced its sources in the log; while ``swapping``, its files must still be renamed
-        self.swapped: tuple[Segment, list[Segment]] | None = None
+        self.swapped: tuple[CleanedSegment, list[Segment]] | None = None
         self.swapping = False
 
         # Result
@@ -290,7 +291,7 @@ class _Pass:
         if frame.kind == Kind.OUTPUT:
             self._first_source = frame.values()["first"]
             base_offset = self.plan.sources[self._first_source].base_offset
-            self._output = Segment(self._disk, self.plan.log.directory, base_offset)
+            self._output = CleanedSegment(self._disk, self.plan.log.directory, base_offset)
             self._output.open_cleaned()
         elif frame.kind == Kind.DATA:
             assert self._output is not None

@@ -19,8 +19,9 @@ import logging
 
 from ottla.env.disk import NO_DESCRIPTORS, Disk
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.file_region import SegmentFile
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
-from ottla.log.segment import INDEX_INTERVAL_BYTES, NO_TIMESTAMP, Segment, SegmentFile
+from ottla.log.segment import INDEX_INTERVAL_BYTES, NO_TIMESTAMP, Segment
 from ottla.model.batch import HEADER_BYTES
 from ottla.model.records import batch_without_records
 

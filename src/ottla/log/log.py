@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from ottla.log import replication, truncation
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.file_region import FileRegion
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log_state import LogState
 from ottla.log.opening import open_for
@@ -38,7 +39,7 @@ from ottla.log.producers import (
     replay_segments,
     snapshot_path,
 )
-from ottla.log.segment import FileRegion, Segment, segment_number
+from ottla.log.segment import Segment, segment_number
 from ottla.log.times import FindRecord, find_newest, find_offset
 from ottla.log.transactions import EndedTransaction, marker_batch
 from ottla.log.truncation import EPOCHS_FILE

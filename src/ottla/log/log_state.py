@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.env.disk import Disk
+from ottla.log.cleaned_segment import CleanedSegment
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.index import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from ottla.log.opening import InlineBudget, is_plain
@@ -188,7 +189,7 @@ class LogState:
         self._epochs_synced = False
         return dropped
 
-    def replace_segments(self, sources: list[Segment], cleaned: Segment) -> bool:
+    def replace_segments(self, sources: list[Segment], cleaned: CleanedSegment) -> bool:
         """Replace ``sources`` by the compacted segment. Return False if one of them is no longer in the log.
 
         The file of ``cleaned`` is open and is renamed later. Readers of the old segments keep their files and indexes

@@ -31,22 +31,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ottla.env.disk import Disk, read_derived_file
+from ottla.log.cleaned_segment import CLEANED, SWAP
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.file_region import SegmentFile
 from ottla.log.folders import sync_file
 from ottla.log.gaps import check_sealed, fill_gap, is_complete, report_gap
 from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log import Log
 from ottla.log.producers import Producers, load_snapshot, remove_snapshots, snapshot_offsets, snapshot_path
-from ottla.log.segment import (
-    CLEANED,
-    INDEX_INTERVAL_BYTES,
-    SWAP,
-    SWAPPED,
-    Segment,
-    SegmentFile,
-    base_offset_of,
-    segment_number,
-)
+from ottla.log.segment import INDEX_INTERVAL_BYTES, SEGMENT_FILES, Segment, base_offset_of, segment_number
 from ottla.log.truncation import EPOCHS_FILE
 from ottla.model.batch import HEADER_BYTES, LENGTH_MIN, MAGIC, BatchHeader, checksum, read_header
 from ottla.model.settings import TopicSettings
@@ -136,7 +129,7 @@ def open_log(
 
 
 def _finish_swaps(disk: Disk, directory: str) -> None:
-    """Complete an interrupted ``Segment.swap_files``. A crash at any step is harmless: the next start repeats it."""
+    """Complete an interrupted ``CleanedSegment.swap_files``. The next start repeats it after a crash at any step."""
     names = disk.listdir(directory)
     swaps = [name for name in names if name.endswith(SWAP)]
     for name in swaps.copy():
@@ -145,7 +138,7 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
         path = os.path.join(directory, name)
         base, end = int(stem), _end_of_file(disk, path)
         log.warning("completing an interrupted compaction path=%s", path)
-        for suffix in SWAPPED[1:]:
+        for suffix in SEGMENT_FILES[1:]:
             # Kafka renames the log before its indexes. If the log is complete, its .cleaned indexes are too.
             index = path.removesuffix(".log" + SWAP) + suffix
             if disk.exists(index + CLEANED):
@@ -153,7 +146,7 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
                 swaps.append(os.path.basename(index + SWAP))
         for old in names:
             stem, suffix = os.path.splitext(old)
-            if stem.isdecimal() and (base < int(stem) < end or (int(stem) == base and suffix in SWAPPED[1:])):
+            if stem.isdecimal() and (base < int(stem) < end or (int(stem) == base and suffix in SEGMENT_FILES[1:])):
                 disk.remove(os.path.join(directory, old))
         disk.rename(path, path.removesuffix(SWAP))
     for name in swaps:
@@ -185,7 +178,7 @@ def _list_segments(disk: Disk, directory: str) -> list[Segment]:
     for name in names:
         path = os.path.join(directory, name)
         stem, suffix = os.path.splitext(name)
-        orphan = suffix in SWAPPED[1:] and stem + ".log" not in names
+        orphan = suffix in SEGMENT_FILES[1:] and stem + ".log" not in names
         if orphan or suffix in (".deleted", ".cleaned", ".tmp"):
             disk.remove(path)
         elif suffix == ".log" and stem.isdecimal():

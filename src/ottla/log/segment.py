@@ -29,6 +29,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from ottla.env.disk import Disk, WriteFailed, read_derived_file
+from ottla.log.file_region import SegmentFile
 from ottla.log.folders import METADATA, sync_file
 from ottla.log.index import POSITION_MASK, OffsetIndex, TimeIndex
 from ottla.log.transactions import EndedTransaction, index_checksum, index_from_bytes, index_to_bytes
@@ -38,12 +39,10 @@ from ottla.model.errors import CorruptMessage
 log = logging.getLogger(__name__)
 
 NO_TIMESTAMP = -1
-#: suffixes of compaction's files: recovery deletes ``.cleaned`` files and completes the renaming of ``.swap`` files
-CLEANED, SWAP = ".cleaned", ".swap"
 #: file with the checksum of the transaction index, because Kafka's format of that index contains none
 TXN_CHECKSUM = ".txnindex-crc"
-#: the files of a segment that compaction replaces
-SWAPPED = (".log", ".index", ".timeindex", ".txnindex", TXN_CHECKSUM)
+#: the files of a segment, without its producer snapshot
+SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex", TXN_CHECKSUM)
 #: Kafka's default of index.interval.bytes, used to rebuild indexes
 INDEX_INTERVAL_BYTES = 4096
 #: size of one read when batch headers are scanned
@@ -54,46 +53,13 @@ _OFFSETS = Struct(">qi11xi")
 _CHECKED = Struct(">qi4xb6xi")
 
 
-class SegmentFile:
-    """An open file, closed with its last reference.
-
-    Replies that are being sent and threads that look up a timestamp keep a reference to this object. They must not keep
-    the descriptor's number, because the kernel may reuse it for another file.
-    """
-
-    __slots__ = ("_disk", "fd")
-
-    def __init__(self, disk: Disk, fd: int) -> None:
-        self._disk = disk
-        self.fd = fd
-
-    def __del__(self) -> None:
-        self._disk.close(self.fd)
-
-
-class FileRegion:
-    """A range of bytes in a file, not yet read: the result of ``Log.read``."""
-
-    __slots__ = ("disk", "file", "position", "size_bytes")
-
-    def __init__(self, disk: Disk, file: SegmentFile, position: int, size_bytes: int) -> None:
-        self.disk = disk
-        self.file = file
-        self.position = position
-        self.size_bytes = size_bytes
-
-    def read(self) -> bytes:
-        return self.disk.pread(self.file.fd, self.size_bytes, self.position)
-
-
 class Segment:
     """The batches from ``base_offset`` up to the base offset of the next segment."""
 
     __slots__ = (
         "_aborted", "_disk", "_file", "_names", "_offset_index", "_owns_files", "_time_index", "_times_unchecked",
         "base_offset", "bytes_since_index", "directory", "dropped", "first_timestamp", "indexed_bytes",
-        "indexes_unverified", "max_timestamp", "max_timestamp_offset", "pending_bytes", "size_bytes", "swap_sources",
-        "synced_bytes",
+        "indexes_unverified", "max_timestamp", "max_timestamp_offset", "pending_bytes", "size_bytes", "synced_bytes",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size_bytes: int = 0) -> None:
@@ -121,8 +87,6 @@ class Segment:
         self._names = Lock()
         #: whether the files with the segment's names are its own
         self._owns_files = True
-        #: the segments that this compacted one has replaced in the log, until ``swap_files`` is complete
-        self.swap_sources: list[Segment] | None = None
         #: the last stop was not clean: check the index files before their first use
         self.indexes_unverified = False
         self.bytes_since_index = 0
@@ -357,7 +321,7 @@ class Segment:
         with self._names:
             self.dropped = True
             if self._owns_files:
-                for suffix in (*SWAPPED, ".snapshot"):
+                for suffix in (*SEGMENT_FILES, ".snapshot"):
                     self._disk.remove(self.path(suffix))
                 self._owns_files = False
 
@@ -368,75 +332,6 @@ class Segment:
         """
         with self._names:
             self.dropped, self._owns_files = True, False
-
-    # -- compaction -----------------------------------------------------------------------------------------------
-
-    def open_cleaned(self) -> None:
-        """Create an empty ``.log.cleaned`` file, which recovery deletes."""
-        self._file = SegmentFile(self._disk, self._disk.open(self.path(".log" + CLEANED), create=True))
-        self._disk.truncate(self._file.fd, 0)
-
-    def append_cleaned(self, batches: bytes) -> None:
-        """Write compacted batches to the end of the ``.cleaned`` file."""
-        self._disk.pwrite(self.file.fd, batches, self.size_bytes)
-        self.size_bytes += len(batches)
-
-    def finish_cleaned(
-        self, offset_index: bytes, time_index: bytes, txn_index: bytes, times: tuple[int, int, int]
-    ) -> None:
-        """Sync the ``.cleaned`` file and write its indexes.
-
-        ``times`` are the first timestamp, the max timestamp and the offset of the max timestamp. ``synced_bytes`` stays
-        -1, because the final name of the file is not synced yet.
-        """
-        self._offset_index, self._time_index = OffsetIndex.from_bytes(offset_index), TimeIndex.from_bytes(time_index)
-        self._aborted = index_from_bytes(txn_index, self.base_offset)
-        self.first_timestamp, self.max_timestamp, self.max_timestamp_offset = times
-        self._disk.fdatasync(self.file.fd)
-        self.write_indexes(CLEANED)
-
-    def remove_cleaned(self) -> None:
-        """Delete the ``.cleaned`` files."""
-        for suffix in SWAPPED:
-            self._disk.remove(self.path(suffix + CLEANED))
-
-    def swap_files(self) -> None:
-        """Rename this compacted segment's files to their final names and delete the files of ``swap_sources``.
-
-        Runs in a thread, or on the event loop before a truncation. Do nothing if the swap is complete.
-
-        Ottla and Kafka can each complete a swap that the other started: if a ``.log.swap`` file exists, it is complete
-        and replaces the sources. The indexes become ``.swap`` files before the log, because recovery could not detect
-        a missing transaction index. Completed steps are skipped, so that the swap can be retried.
-        """
-        if self.swap_sources is None:
-            return
-        with self._names:
-            if self.swap_sources is not None and self._owns_files:
-                self._swap_files(self.swap_sources)
-                self.swap_sources = None
-
-    def _swap_files(self, sources: list[Segment]) -> None:
-        disk = self._disk
-        # 1. Rename .cleaned to .swap. From here on recovery completes the swap.
-        for suffix in (*SWAPPED[1:], SWAPPED[0]):
-            self._rename(suffix, CLEANED, SWAP)
-        disk.fsync_dir(self.directory)
-        # 2. Delete the sources whose names the compacted segment does not take over.
-        if disk.exists(self.path(".log" + SWAP)):
-            for source in sources:
-                if source.base_offset == self.base_offset:
-                    source.disown_files()
-                else:
-                    source.delete_files()
-        # 3. Rename .swap to the final names and sync the folder before any code relies on these names.
-        for suffix in SWAPPED:
-            self._rename(suffix, SWAP, "")
-        disk.fsync_dir(self.directory)
-
-    def _rename(self, suffix: str, before: str, after: str) -> None:
-        if self._disk.exists(self.path(suffix + before)):
-            self._disk.rename(self.path(suffix + before), self.path(suffix + after))
 
     # -- appending ------------------------------------------------------------------------------------------------
 

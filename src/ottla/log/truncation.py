@@ -42,6 +42,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ottla.log.cleaned_segment import CleanedSegment
 from ottla.log.folders import sync_file
 from ottla.log.index import POSITION_MASK
 from ottla.log.producers import remove_snapshots
@@ -133,8 +134,7 @@ def plan(of: Log, offset: int) -> Truncation:
     if offset < of.segments[0].base_offset:
         return plan_restart(of, offset)
     number = segment_number(of.segments, offset)
-    for segment in of.segments[number:]:
-        segment.swap_files()
+    _complete_swaps(of.segments[number:])
     truncated = of.segments[number]
     remaining = truncated.part_before(truncated.position_of(offset), offset)
     return Truncation(of, _end_of(remaining), remaining, number)
@@ -142,10 +142,15 @@ def plan(of: Log, offset: int) -> Truncation:
 
 def plan_restart(of: Log, offset: int) -> Truncation:
     """Return the truncation that removes all batches and starts the log at ``offset``: step 1. Raise OSError."""
-    for segment in of.segments:
-        segment.swap_files()
+    _complete_swaps(of.segments)
     of.make_folder_if_new()
     return Truncation(of, 0, Segment(of.disk, of.directory, offset), 0, log_start_offset=offset)
+
+
+def _complete_swaps(segments: list[Segment]) -> None:
+    for segment in segments:
+        if isinstance(segment, CleanedSegment):
+            segment.swap_files()
 
 
 def begin(planned: Truncation) -> None:

@@ -21,7 +21,7 @@ from ottla.broker.access.permissions import ALL_ALLOWED
 from ottla.broker.fetch.api import FetchApi
 from ottla.broker.partitions.offset_apis import OffsetApis
 from ottla.env.timers import Expiring
-from ottla.log.segment import FileRegion
+from ottla.log.file_region import FileRegion
 from ottla.log.transactions import EndedTransaction
 from ottla.model.batch import read_header
 from ottla.testing.raw import fetch_from, fetch_request, read_answer, request_bytes

@@ -16,12 +16,12 @@ from tests.unit.log.store_fixtures import spec
 
 from ottla.env.disk import RealDisk
 from ottla.log import compaction
+from ottla.log.cleaned_segment import CleanedSegment
 from ottla.log.cleaner import CleanerFailed, CleanJob, Source, Uncleanable, clean, clean_in_process
 from ottla.log.compaction import plan_compaction
 from ottla.log.dir_checkpoints import CLEANER_OFFSETS
 from ottla.log.producers import Producers
 from ottla.log.retention import retention_start_offset
-from ottla.log.segment import Segment
 from ottla.model.batch import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, read_header
 from ottla.model.records import iterate_records
 
@@ -897,7 +897,7 @@ def test_process_that_ends_too_early_is_noticed(tmp_path: Path, capfd: pytest.Ca
 def test_cleaned_file_of_an_earlier_try_is_started_anew(fixture: CompactionFixture) -> None:
     fixture.produce((b"a", b"1"))
     fixture.disk.write_file(fixture.log.active.path(".log.cleaned"), b"leftover" * 100, sync=True)
-    segment = Segment(fixture.disk, fixture.log.directory, 0)
+    segment = CleanedSegment(fixture.disk, fixture.log.directory, 0)
     segment.open_cleaned()
     segment.append_cleaned(b"x")
     assert fixture.disk.read_file(segment.path(".log.cleaned")) == b"x"

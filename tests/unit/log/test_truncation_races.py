@@ -30,6 +30,7 @@ from tests.unit.log.log_fixtures import (
 )
 from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
+from ottla.log.cleaned_segment import CleanedSegment
 from ottla.log.log import Log
 from ottla.log.segment import Segment
 from ottla.testing.disk import MemoryDisk
@@ -366,7 +367,7 @@ def compacting(tmp_path: Path) -> CompactionFixture:
         fixture.roll()
     fixture.produce((b"d", b"v"))
     assert fixture.begin()
-    while not any(segment.swap_sources for segment in fixture.log.segments):
+    while not any(isinstance(each, CleanedSegment) and each.swap_sources for each in fixture.log.segments):
         fixture.threads.run_one()
     return fixture
 
@@ -406,7 +407,8 @@ def test_pass_that_ends_after_a_truncation_does_not_call_later_batches_clean(tmp
     while fixture.threads.jobs and not log.first_dirty_offset:
         work, done = fixture.threads.jobs.pop(0)
         work()
-        if log.segments[0].swap_sources is None and not log.segments[0].dropped:
+        first = log.segments[0]
+        if isinstance(first, CleanedSegment) and first.swap_sources is None and not first.dropped:
             log.truncate_to(2)
             for _ in range(9):
                 fixture.produce((b"e", b"v"))

@@ -30,8 +30,8 @@ from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.env.clock import Clock
 from ottla.env.metrics import Page, in_slices, label_text
+from ottla.log.file_region import FileRegion
 from ottla.log.opener import Opener
-from ottla.log.segment import FileRegion
 from ottla.model.errors import KafkaError
 from ottla.model.records import DECOMPRESSED_BYTES_MAX, INT64_MIN
 

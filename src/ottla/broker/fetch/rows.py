@@ -9,7 +9,7 @@ from ottla.broker.fetch.follower_fetches import diverging
 from ottla.broker.fetch.replica_selection import NO_REPLICA
 from ottla.broker.fetch.sessions import FetchedPartition
 from ottla.broker.partitions.partition import Partition
-from ottla.log.segment import FileRegion
+from ottla.log.file_region import FileRegion
 from ottla.net.connection import Part, Slot
 from ottla.wire.fetch import SYNC_WANTED, FetchPartition, ReplyShape, frame_start
 from ottla.wire.leader_hints import LeaderHint, reply_tags
