@@ -7,6 +7,7 @@ anything. Topics come, grow and go. The coordinator restarts from its log, and n
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from tests.unit.coordinators.consumer_fixtures import (
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import NEVER
 from ottla.broker.groups.consumer import ConsumerGroup
+from ottla.broker.groups.replies import read_consumer_heartbeat
+from ottla.model.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
@@ -133,7 +136,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             instance_id=client.instance,
             topic_partitions=client._reported(),
         )
-        self.fixture.group.heartbeat(request, Client("c", "/10.0.0.1", 1), self.fixture.moment)
+        with suppress(KafkaError):
+            heartbeat = read_consumer_heartbeat(request, Client("c", "/10.0.0.1", 1))
+            self.fixture.group.heartbeat(heartbeat, self.fixture.moment)
         assert self.snapshot() == before
 
     @has_clients

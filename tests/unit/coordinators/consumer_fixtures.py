@@ -14,16 +14,19 @@ from ottla.broker.groups.journal import CauseKind, Rebalance
 from ottla.broker.groups.reconcile import as_sets
 from ottla.broker.groups.records import CoordinatorRecord
 from ottla.broker.groups.replies import (
+    consumer_heartbeat_reply,
     join_reply,
     leave_reply,
+    read_consumer_heartbeat,
     read_heartbeat,
     read_join,
     read_leave,
     read_sync,
     sync_reply,
 )
+from ottla.broker.groups.requests import ConsumerHeartbeatResult
 from ottla.broker.groups.subscription import Subscription, decode_assignment, encode_subscription
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.settings_broker import BrokerSettings
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -127,9 +130,12 @@ class ConsumerFixture:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, *, client: str = "c", version: int = 1
     ) -> ConsumerGroupHeartbeatResponse:
-        answer = self.take(self.group.heartbeat(request, Client(client, "/10.0.0.1", version), self.moment))
-        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
-        return answer
+        heartbeat = read_consumer_heartbeat(request, Client(client, "/10.0.0.1", version))
+        try:
+            result = self.take(self.group.heartbeat(heartbeat, self.moment))
+        except KafkaError as error:
+            result = ConsumerHeartbeatResult(error_code=error.code, error_message=str(error) or None)
+        return consumer_heartbeat_reply(result)
 
     def join(
         self, member_id: str, *topics: str, regex: str | None = None, instance: str | None = None, **more: object

@@ -17,9 +17,13 @@ from ottla.broker.groups.records import (
     ConsumerGroupPartitionMetadataKey,
     CoordinatorRecord,
 )
+from ottla.broker.groups.replies import described_consumer_group, read_consumer_heartbeat
 from ottla.broker.groups.requests import Sender
 from ottla.model.errors import ErrorCode, Refused
-from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from ottla.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+)
 
 CLIENT = Client("c", "/10.0.0.1", 1)
 
@@ -54,7 +58,11 @@ def beat(member_id: str, epoch: int, **more: object) -> ConsumerGroupHeartbeatRe
         join_request("m", "t", rack_id=" "),
         join_request("m", "t", rebalance_timeout=-1),
         join_request("m", "t", topic_partitions=None),
-        join_request("m", "t", topic_partitions=["something"]),
+        join_request(
+            "m",
+            "t",
+            topic_partitions=[ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=bytes(16), partitions=[0])],
+        ),
         join_request("m", subscribed_topic_names=None),
         beat("", 3),
         beat("", -1),
@@ -180,10 +188,10 @@ def test_full_group_takes_nobody_else() -> None:
 
 def test_assignor_is_the_one_that_most_members_want(fixture: ConsumerFixture) -> None:
     fixture.join("one", "t", server_assignor="range")
-    assert fixture.group.describe(1).assignor_name == "range"
+    assert fixture.group.assignor_name() == "range"
     fixture.join("two", "t", server_assignor="uniform")
     fixture.join("three", "t", server_assignor="uniform")
-    assert fixture.group.describe(1).assignor_name == "uniform"
+    assert fixture.group.assignor_name() == "uniform"
 
 
 # -- epochs -----------------------------------------------------------------------------------------------------------
@@ -364,7 +372,7 @@ def test_topic_change_is_noticed_again_when_the_decision_was_not_stored(fixture:
     one = Consumer(fixture, "one", "t")
     one.heartbeat()
     fixture.topics.grow("t", 5)
-    lost = fixture.group.heartbeat(beat("one", 2), CLIENT, fixture.moment)
+    lost = fixture.group.heartbeat(read_consumer_heartbeat(beat("one", 2), CLIENT), fixture.moment)
     assert lost.records
     one.heartbeat()
     assert len(one.owned) == 5
@@ -534,7 +542,7 @@ def test_decision_leaves_the_group_alone_until_it_is_replayed(fixture: ConsumerF
     before = {
         name: value.copy() if hasattr(value, "copy") else value for name, value in snapshot(fixture.group).items()
     }
-    outcome = fixture.group.heartbeat(beat("one", -1), CLIENT, fixture.moment)
+    outcome = fixture.group.heartbeat(read_consumer_heartbeat(beat("one", -1), CLIENT), fixture.moment)
     assert outcome.records
     assert snapshot(fixture.group) == before
 
@@ -655,7 +663,7 @@ def test_end_of_the_last_member_is_a_finished_rebalance(fixture: ConsumerFixture
 
 def test_description_names_topics_and_both_assignments(fixture: ConsumerFixture) -> None:
     Consumer(fixture, "one", "t", instance="a").heartbeat()
-    described = fixture.group.describe(1)
+    described = described_consumer_group("g", fixture.group, fixture.topics)
     member = described.members[0]
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 2, 2)
     assert (member.member_id, member.instance_id, member.member_epoch, member.member_type) == ("one", "a", 2, 1)

@@ -20,7 +20,7 @@ from ottla.broker.groups.consumer import ConsumerGroup
 from ottla.broker.groups.journal import CauseKind
 from ottla.broker.groups.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from ottla.broker.groups.replies import leave_reply, read_heartbeat, read_join, read_leave
+from ottla.broker.groups.replies import described_consumer_group, leave_reply, read_heartbeat, read_join, read_leave
 from ottla.broker.groups.requests import Sender
 from ottla.broker.groups.subscription import (
     Assignment,
@@ -147,7 +147,7 @@ def test_classic_members_stay_with_what_they_had(fixture: ConsumerFixture) -> No
     assert group.group_epoch == 7
     assert group.state == "Stable"
     assert group.stored.static_members == {"i": "b"}
-    assert [member.member_type for member in group.describe(1).members] == [0, 0]
+    assert [member.member_type for member in described_consumer_group("g", group, fixture.topics).members] == [0, 0]
     assert len(group.stored.owners) == 4
 
 

@@ -12,7 +12,7 @@ from tests.unit.coordinators.classic_fixtures import DictTopics
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment
 from ottla.broker.groups.context import GroupContext, GroupOutcome
-from ottla.broker.groups.replies import read_join, read_leave
+from ottla.broker.groups.replies import read_consumer_heartbeat, read_join, read_leave
 from ottla.broker.groups.shard import GroupShard
 from ottla.broker.groups.usage import RECOUNT_S
 from ottla.model.errors import ErrorCode
@@ -84,7 +84,7 @@ class Fixture:
         )  # fmt: skip
         ticket = next(self._tickets)
         client = Client("c", host, 1)
-        outcome = self.shard(group).consumer_heartbeat(request, client, self.moment)
+        outcome = self.shard(group).consumer_heartbeat(read_consumer_heartbeat(request, client), self.moment)
         return int(self.take(group, ticket, outcome).error_code)
 
     def commit(self, group: str, *, host: str = ATTACKER) -> int:

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment
@@ -62,7 +62,17 @@ from ottla.broker.groups.records import (
     CoordinatorRecord,
     TopicPartitions,
 )
-from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
+from ottla.broker.groups.requests import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    Join,
+    JoinResult,
+    LeaveResult,
+    Leaving,
+    Sender,
+    Sync,
+    SyncResult,
+)
 from ottla.broker.groups.subscription import (
     Assignment,
     PartitionsByTopic,
@@ -72,14 +82,10 @@ from ottla.broker.groups.subscription import (
 )
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire import WireError
-from ottla.wire.messages import consumer_group_describe as wire_describe
-from ottla.wire.messages import consumer_group_heartbeat as wire_heartbeat
 
 LEAVE_EPOCH: Final = -1
 PROTOCOL_TYPE: Final = "consumer"
 
-#: the first version of ConsumerGroupHeartbeat in which the client generates its member id
-_CLIENT_MEMBER_ID_FROM: Final = 1
 #: the first version of OffsetCommit with a member epoch
 _COMMIT_EPOCH_FROM: Final = 9
 
@@ -139,124 +145,50 @@ class ConsumerGroup(GroupSteps):
             return
         self._check_epoch_is_current(member_id or "", self._member(member_id or ""), epoch)
 
-    def describe(self, version: int) -> wire_describe.DescribedGroup:
-        """Return the ConsumerGroupDescribe response of this group."""
-        stored = self.stored
-        return wire_describe.DescribedGroup(
-            group_id=self.group_id,
-            group_state=stored.state,
-            group_epoch=stored.epoch,
-            assignment_epoch=stored.assignment_epoch,
-            assignor_name=self._assignor_name(),
-            members=[
-                wire_describe.Member(
-                    member_id=member_id,
-                    instance_id=member.instance_id,
-                    rack_id=member.rack_id,
-                    member_epoch=stored.current(member_id).member_epoch,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    subscribed_topic_names=member.subscribed_topic_names,
-                    subscribed_topic_regex=member.subscribed_topic_regex,
-                    assignment=self._described(stored.owned(member_id)),
-                    target_assignment=self._described(stored.target(member_id)),
-                    member_type=0 if member.classic_member_metadata is not None else 1,
-                )
-                for member_id, member in stored.members.items()
-            ],
-        )
-
-    def _described(self, partitions: TopicPartitions) -> wire_describe.Assignment:
-        """Return the partitions with topic names, without deleted topics, because those have no name."""
-        return wire_describe.Assignment(
-            topic_partitions=[
-                wire_describe.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
-                for topic_id, numbers in partitions
-                if (name := self._context.topics.topic_name(topic_id)) is not None
-            ]
-        )
-
     # -- the consumer protocol ---------------------------------------------------------------------------------------
 
-    def heartbeat(
-        self, request: wire_heartbeat.ConsumerGroupHeartbeatRequest, client: Client, now: Moment
-    ) -> GroupOutcome[wire_heartbeat.ConsumerGroupHeartbeatResponse]:
-        """Handle ConsumerGroupHeartbeat (68) v0-v1. v1 adds subscription by regular expression and client-made ids."""
-        with Draft(self.stored) as draft:
-            outcome: GroupOutcome[wire_heartbeat.ConsumerGroupHeartbeatResponse] = GroupOutcome(records=draft.records)
-            try:
-                check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
-                if request.member_epoch < 0:
-                    response = self._leave(request, draft, outcome, now)
-                else:
-                    response = self._heartbeat(request, client, draft, outcome, now)
-            except KafkaError as error:
-                response = wire_heartbeat.ConsumerGroupHeartbeatResponse(
-                    error_code=error.code, error_message=str(error) or None
-                )
-                return GroupOutcome(result=response)
-            self._maybe_finish(draft, outcome, now)
-        outcome.result = response
-        return outcome
+    def heartbeat(self, request: ConsumerHeartbeat, now: Moment) -> GroupOutcome[ConsumerHeartbeatResult]:
+        """Handle ConsumerGroupHeartbeat. Raise KafkaError if it is refused."""
+        check_heartbeat(request, self._context.settings.group_consumer_assignors)
+        with Draft(self.stored, now, request.client.may_see) as draft:
+            result = (
+                self._end_membership(request, draft) if request.member_epoch < 0 else self._heartbeat(request, draft)
+            )
+            self._maybe_finish(draft)
+        return draft.outcome(result)
 
-    def _heartbeat(
-        self,
-        request: wire_heartbeat.ConsumerGroupHeartbeatRequest,
-        client: Client,
-        draft: Draft,
-        outcome: GroupOutcome[Any],
-        now: Moment,
-    ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
-        stored = self.stored
+    def _heartbeat(self, request: ConsumerHeartbeat, draft: Draft) -> ConsumerHeartbeatResult:
+        stored, now = self.stored, draft.now
         is_joining = request.member_epoch == 0
-        owned = _owned(request)
+        owned = request.owned
         self._check_size(request.member_id)
         member_id = request.member_id or self._context.new_uuid()
-        count, causes = len(stored.members), list[Cause]()
         if request.instance_id is None:
             if not is_joining:
                 self._check_epoch(member_id, request.member_epoch, owned)
         elif is_joining:
-            self._replace_static(request.instance_id, member_id, False, draft, causes)
+            self._replace_static(request.instance_id, member_id, draft, is_classic=False)
         else:
             self._check_instance(request.instance_id, member_id)
             self._check_epoch(member_id, request.member_epoch, owned)
         before = stored.members.get(member_id)
-        known = before or _new_member(client)
-        names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
-        member = ConsumerGroupMemberMetadataValue(
-            instance_id=known.instance_id if request.instance_id is None else request.instance_id,
-            rack_id=known.rack_id if request.rack_id is None else request.rack_id,
-            client_id=client.client_id,
-            client_host=client.host,
-            subscribed_topic_names=known.subscribed_topic_names if names is None else tuple(sorted(set(names))),
-            subscribed_topic_regex=known.subscribed_topic_regex if regex is None else regex,
-            rebalance_timeout_ms=(
-                known.rebalance_timeout_ms if request.rebalance_timeout == -1 else request.rebalance_timeout
-            ),
-            server_assignor=known.server_assignor if request.server_assignor is None else request.server_assignor,
-        )
-        changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
-        self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
+        changed = self._update(member_id, before, _updated_member(before, request), draft)
+        self._maybe_bump(changed, draft)
         old = stored.current(member_id)
-        current = self._reconcile(member_id, owned, changed, draft, now)
+        current = self._reconcile(member_id, owned, changed, draft)
         self._wait(Wait.SESSION, member_id, self._context.session_timeout_ms(self.group_id), now)
-        is_full = request.rebalance_timeout != -1 and (names is not None or regex is not None) and owned is not None
+        has_subscription = request.topic_names is not None or request.topic_regex is not None
+        is_full = request.rebalance_timeout_ms != -1 and has_subscription and owned is not None
         has_assignment = is_joining or is_full or current.assigned_partitions != old.assigned_partitions
-        return wire_heartbeat.ConsumerGroupHeartbeatResponse(
+        return ConsumerHeartbeatResult(
             member_id=member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval=self._context.heartbeat_interval_ms(self.group_id),
-            assignment=_assignment(current.assigned_partitions) if has_assignment else None,
+            heartbeat_interval_ms=self._context.heartbeat_interval_ms(self.group_id),
+            assignment=current.assigned_partitions if has_assignment else None,
         )
 
-    def _leave(
-        self,
-        request: wire_heartbeat.ConsumerGroupHeartbeatRequest,
-        draft: Draft,
-        outcome: GroupOutcome[Any],
-        now: Moment,
-    ) -> wire_heartbeat.ConsumerGroupHeartbeatResponse:
+    def _end_membership(self, request: ConsumerHeartbeat, draft: Draft) -> ConsumerHeartbeatResult:
+        """Remove a member, or note that a static member is away for a while."""
         member_id, instance_id = request.member_id, request.instance_id
         member = self._member(member_id) if instance_id is None else self._check_instance(instance_id, member_id)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
@@ -271,38 +203,36 @@ class ConsumerGroup(GroupSteps):
             self._deadlines[Wait.REVOCATION].pop(member_id, None)
         else:
             detail = "the protocol has no room for a reason: it was closed, or its application stopped polling"
-            self._remove({member_id: cause_of(CauseKind.LEFT, member_id, member, detail)}, draft, outcome, now)
-        return wire_heartbeat.ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+            self._remove({member_id: cause_of(CauseKind.LEFT, member_id, member, detail)}, draft)
+        return ConsumerHeartbeatResult(member_id=member_id, member_epoch=request.member_epoch)
 
     # -- members of the classic protocol -----------------------------------------------------------------------------
 
     def join_classic(self, join: Join, now: Moment) -> GroupOutcome[JoinResult]:
         """Handle JoinGroup without parking it. The generation is the member epoch, and there is no leader."""
-        with Draft(self.stored) as draft:
-            outcome: GroupOutcome[JoinResult] = GroupOutcome(records=draft.records)
+        with Draft(self.stored, now, join.client.may_see) as draft:
             try:
-                outcome.result = self._join_classic(join, draft, outcome, now)
+                result = self._join_classic(join, draft)
             except KafkaError as error:
                 # Only INVALID_SESSION_TIMEOUT, which does not depend on the group, returns the member id.
                 member_id = join.member_id if error.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
                 return GroupOutcome(result=JoinResult(error_code=error.code, member_id=member_id))
-            self._maybe_finish(draft, outcome, now)
-        return outcome
+            self._maybe_finish(draft)
+        return draft.outcome(result)
 
-    def _join_classic(self, join: Join, draft: Draft, outcome: GroupOutcome[Any], now: Moment) -> JoinResult:
-        stored, client = self.stored, join.client
+    def _join_classic(self, join: Join, draft: Draft) -> JoinResult:
+        stored, client, now = self.stored, join.client, draft.now
         instance_id = join.group_instance_id
         member_id = join.member_id or self._context.new_uuid()
         self._check_join(join, member_id)
         if not join.member_id and instance_id is None and join.needs_member_id:
             return JoinResult(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         subscription = _subscription(join)
-        count, causes = len(stored.members), list[Cause]()
         if instance_id is not None:
             if join.member_id:
                 self._check_instance(instance_id, member_id)
             else:
-                self._replace_static(instance_id, member_id, True, draft, causes)
+                self._replace_static(instance_id, member_id, draft, is_classic=True)
         before = stored.members.get(member_id)
         known = before or _new_member(client)
         member = ConsumerGroupMemberMetadataValue(
@@ -318,9 +248,9 @@ class ConsumerGroup(GroupSteps):
                 session_timeout_ms=join.session_timeout_ms, supported_protocols=join.protocols
             ),
         )
-        changed = self._update(member_id, before, member, draft, causes, now, client.may_see)
-        self._maybe_bump(changed, count, causes, draft, outcome, now, client.may_see)
-        current = self._reconcile(member_id, self._by_id(subscription.owned_partitions), changed, draft, now)
+        changed = self._update(member_id, before, member, draft)
+        self._maybe_bump(changed, draft)
+        current = self._reconcile(member_id, self._by_id(subscription.owned_partitions), changed, draft)
         self._deadlines[Wait.JOIN].pop(member_id, None)
         self._wait(Wait.SESSION, member_id, join.session_timeout_ms, now)
         self._wait(Wait.SYNC, member_id, sync_wait_ms(join.rebalance_timeout_ms), now)
@@ -395,12 +325,11 @@ class ConsumerGroup(GroupSteps):
             except KafkaError as error:
                 codes.append(error.code)
         result = LeaveResult(ErrorCode.NONE, codes)
-        with Draft(self.stored) as draft:
-            outcome: GroupOutcome[LeaveResult] = GroupOutcome(records=draft.records, result=result)
+        with Draft(self.stored, now) as draft:
             if removed:
-                self._remove(removed, draft, outcome, now)
-                self._maybe_finish(draft, outcome, now)
-        return outcome
+                self._remove(removed, draft)
+                self._maybe_finish(draft)
+        return draft.outcome(result)
 
     def _find_leaving(self, leaving: Leaving) -> tuple[str, Cause]:
         """Return the id of the member to remove and the cause. Raise Refused if there is no such member."""
@@ -452,12 +381,11 @@ class ConsumerGroup(GroupSteps):
         return GroupOutcome()
 
 
-def check_heartbeat(
-    request: wire_heartbeat.ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
-) -> None:
+def check_heartbeat(request: ConsumerHeartbeat, assignors: Sequence[str]) -> None:
     """Raise Refused if the request is invalid for every group."""
     epoch = request.member_epoch
-    if not request.member_id.strip() and (version >= _CLIENT_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH):
+    needs_id = request.makes_member_id or epoch > 0 or epoch == LEAVE_EPOCH
+    if needs_id and not request.member_id.strip():
         raise Refused(ErrorCode.INVALID_REQUEST, "A member id is needed.")
     for name, text in (
         ("group id", request.group_id),
@@ -467,11 +395,11 @@ def check_heartbeat(
         if text is not None and not text.strip():
             raise Refused(ErrorCode.INVALID_REQUEST, f"{name} must not be empty; leave it out instead.")
     if epoch == 0:
-        if request.rebalance_timeout == -1:
+        if request.rebalance_timeout_ms == -1:
             raise Refused(ErrorCode.INVALID_REQUEST, "To join, give a rebalance timeout.")
-        if request.topic_partitions is None or request.topic_partitions:
+        if request.owned is None or request.owned:
             raise Refused(ErrorCode.INVALID_REQUEST, "To join, give an empty list of owned partitions.")
-        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        if request.topic_names is None and request.topic_regex is None:
             raise Refused(ErrorCode.INVALID_REQUEST, "To join, give topic names or a regular expression.")
     elif epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
         raise Refused(ErrorCode.INVALID_REQUEST, "Only a static member, with an instance id, can leave for a while.")
@@ -482,6 +410,25 @@ def check_heartbeat(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"There is no assignor {request.server_assignor} here; choose one of {', '.join(assignors)}.",
         )
+
+
+def _updated_member(
+    before: ConsumerGroupMemberMetadataValue | None, request: ConsumerHeartbeat
+) -> ConsumerGroupMemberMetadataValue:
+    """Return the properties of a member after a heartbeat, which has only those that have changed."""
+    client, names, regex = request.client, request.topic_names, request.topic_regex
+    known = before or _new_member(client)
+    timeout_ms = request.rebalance_timeout_ms
+    return ConsumerGroupMemberMetadataValue(
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        subscribed_topic_names=known.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        subscribed_topic_regex=known.subscribed_topic_regex if regex is None else regex,
+        rebalance_timeout_ms=known.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=known.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
 
 
 def _subscription(join: Join) -> Subscription:
@@ -499,19 +446,4 @@ def _new_member(client: Client) -> ConsumerGroupMemberMetadataValue:
     """Return the default properties of a member that has not joined yet."""
     return ConsumerGroupMemberMetadataValue(
         client_id=client.client_id, client_host=client.host, subscribed_topic_regex="", rebalance_timeout_ms=-1
-    )
-
-
-def _owned(request: wire_heartbeat.ConsumerGroupHeartbeatRequest) -> TopicPartitions | None:
-    if request.topic_partitions is None:
-        return None
-    return tuple((each.topic_id, tuple(each.partitions)) for each in request.topic_partitions)
-
-
-def _assignment(partitions: TopicPartitions) -> wire_heartbeat.Assignment:
-    return wire_heartbeat.Assignment(
-        topic_partitions=[
-            wire_heartbeat.ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=numbers)
-            for topic_id, numbers in partitions
-        ]
     )

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from ottla.broker.client import MaySee
 from ottla.broker.coordinators.outcome import NEVER, Moment
 from ottla.broker.groups.assignors import ASSIGNORS, MemberSpec
 from ottla.broker.groups.consumer_causes import RebalanceWatch, TopicsSeen, cause_of, listed, subscription_change
@@ -129,14 +128,13 @@ class GroupSteps:
                 else:
                     kind, detail = _MISSED[wait]
                     late.setdefault(member_id, cause_of(kind, member_id, member, detail))
-        with Draft(self.stored) as draft:
-            outcome: GroupOutcome[None] = GroupOutcome(records=draft.records)
+        with Draft(self.stored, now) as draft:
             if late:
-                self._remove(late, draft, outcome, now)
-                self._maybe_finish(draft, outcome, now)
+                self._remove(late, draft)
+                self._maybe_finish(draft)
         for member_id in late:
             self._forget(member_id)
-        return outcome
+        return draft.outcome()
 
     def _wait(self, wait: Wait, member_id: str, timeout_ms: int, now: Moment) -> None:
         deadline = now.monotonic_s + timeout_ms / 1000
@@ -209,9 +207,7 @@ class GroupSteps:
             )
         return self.stored.members[holder]
 
-    def _replace_static(
-        self, instance_id: str, member_id: str, is_classic: bool, draft: Draft, causes: list[Cause]
-    ) -> None:
+    def _replace_static(self, instance_id: str, member_id: str, draft: Draft, *, is_classic: bool) -> None:
         """Replace the member with this instance id, if there is one, by the joining member.
 
         The joining member gets the subscription, the target and the assignment of its predecessor.
@@ -237,7 +233,8 @@ class GroupSteps:
                 draft.add(record)
             draft.emit(ConsumerGroupMemberMetadataKey(group, member_id), member)
             draft.emit(ConsumerGroupTargetAssignmentMemberKey(group, member_id), target)
-            causes.append(cause_of(CauseKind.STATIC_MEMBER_FENCED, member_id, member, f"it took over from {holder}"))
+            detail = f"it took over from {holder}"
+            draft.causes.append(cause_of(CauseKind.STATIC_MEMBER_FENCED, member_id, member, detail))
         initial = replace(current, member_epoch=0, previous_member_epoch=0)
         draft.emit(ConsumerGroupCurrentMemberAssignmentKey(group, member_id), initial)
 
@@ -249,9 +246,6 @@ class GroupSteps:
         before: ConsumerGroupMemberMetadataValue | None,
         member: ConsumerGroupMemberMetadataValue,
         draft: Draft,
-        causes: list[Cause],
-        now: Moment,
-        may_see: MaySee | None = None,
     ) -> bool:
         """Emit the member's record if its properties changed. Return whether its subscription changed."""
         if member == before:
@@ -259,12 +253,12 @@ class GroupSteps:
         expression = member.subscribed_topic_regex or ""
         resolved = None
         if expression and expression not in self.stored.regexes:
-            resolved = self._match(expression, now, may_see)
+            resolved = self._match(expression, draft)
         is_converting = self.stored.classic_count == len(self.stored.members) > 0
         if is_converting and member.classic_member_metadata is None:
-            causes.append(cause_of(CauseKind.PROTOCOL_CHANGED, member_id, member, "now of the consumer protocol"))
+            draft.causes.append(cause_of(CauseKind.PROTOCOL_CHANGED, member_id, member, "now of the consumer protocol"))
         if before is None:
-            causes.append(cause_of(CauseKind.JOINED, member_id, member))
+            draft.causes.append(cause_of(CauseKind.JOINED, member_id, member))
         draft.emit(ConsumerGroupMemberMetadataKey(self.group_id, member_id), member)
         if resolved is not None:
             if not self.stored.regexes:
@@ -274,19 +268,19 @@ class GroupSteps:
         old = before if before is not None else ConsumerGroupMemberMetadataValue(client_id="", client_host="")
         change = subscription_change(old, member)
         if change and before is not None:
-            causes.append(cause_of(CauseKind.SUBSCRIPTION_CHANGED, member_id, member, change))
+            draft.causes.append(cause_of(CauseKind.SUBSCRIPTION_CHANGED, member_id, member, change))
         return bool(change)
 
-    def _match(self, expression: str, now: Moment, may_see: MaySee | None) -> ConsumerGroupRegularExpressionValue:
+    def _match(self, expression: str, draft: Draft) -> ConsumerGroupRegularExpressionValue:
         """Return the topics that an expression matches, without those that the client may not know.
 
         As in Kafka, the result is that of the member whose heartbeat needed it, for all members with the expression.
         """
         topics = self._context.topics
         found = matching_topics(expression, topics.names())
-        if may_see is not None:
-            found = tuple(filter(may_see, found))
-        return ConsumerGroupRegularExpressionValue(topics=found, version=topics.version, timestamp=now.wall_ms)
+        if draft.may_see is not None:
+            found = tuple(filter(draft.may_see, found))
+        return ConsumerGroupRegularExpressionValue(topics=found, version=topics.version, timestamp=draft.now.wall_ms)
 
     def _drop_regexes(self, draft: Draft) -> None:
         """Emit tombstones for regular expressions without subscribers."""
@@ -295,19 +289,14 @@ class GroupSteps:
 
     # -- step 3: bump the group epoch --------------------------------------------------------------------------------
 
-    def _maybe_bump(
-        self, changed: bool, count: int, causes: list[Cause], draft: Draft, outcome: GroupOutcome[Any], now: Moment,
-        may_see: MaySee | None = None,
-    ) -> None:  # fmt: skip
-        """Bump the group epoch if the subscription, the regular expressions' matches or the topics changed.
-
-        ``count`` is the number of members before this heartbeat.
-        """
+    def _maybe_bump(self, changed: bool, draft: Draft) -> None:
+        """Bump the group epoch if the subscription, the regular expressions' matches or the topics changed."""
         version = self._context.topics.version
         is_matching = bool(self.stored.regexes) and not self._is_up_to_date(self._matched)
-        is_matching = is_matching and now.monotonic_s >= self._match_after_s
+        is_matching = is_matching and draft.now.monotonic_s >= self._match_after_s
         if is_matching:
-            self._match_again(draft, causes, now, may_see)
+            self._match_again(draft)
+        causes = draft.causes
         if not causes and not changed and not is_matching and self._is_up_to_date(self._hashed):
             return
         names = self.stored.subscribed_topics()
@@ -316,7 +305,7 @@ class GroupSteps:
             causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=self._topics_seen.change(self._context.topics)))
         regexes_changed = any(isinstance(record.key, ConsumerGroupRegularExpressionKey) for record in draft.records)
         if changed or regexes_changed or hashed != self.stored.metadata_hash or self.stored.epoch_value is None:
-            self._bump(hashed, (count, len(self.stored.members)), causes, draft, outcome, now)
+            self._bump(hashed, causes, draft)
         self._topics_seen.remember(names, self._context.topics)
         self._hashed = (version, self.stored.epoch)
         if is_matching:
@@ -327,45 +316,37 @@ class GroupSteps:
         version, epoch = computed
         return version == self._context.topics.version and epoch <= self.stored.epoch
 
-    def _match_again(self, draft: Draft, causes: list[Cause], now: Moment, may_see: MaySee | None) -> None:
+    def _match_again(self, draft: Draft) -> None:
         """Match all regular expressions against the current topics and emit the changed results."""
-        self._match_after_s = now.monotonic_s + _REGEX_REFRESH_MIN_S
+        self._match_after_s = draft.now.monotonic_s + _REGEX_REFRESH_MIN_S
         for expression, old in list(self.stored.regexes.items()):
-            new = self._match(expression, now, may_see)
+            new = self._match(expression, draft)
             if new.topics != old.topics:
                 draft.emit(ConsumerGroupRegularExpressionKey(self.group_id, expression), new)
                 changes = [f"{expression!r} now matches {name}" for name in new.topics if name not in old.topics]
                 changes += [f"{name} was deleted" for name in old.topics if name not in new.topics]
-                causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=listed(changes)))
+                draft.causes.append(Cause(kind=CauseKind.TOPICS_CHANGED, detail=listed(changes)))
 
-    def _bump(
-        self,
-        hashed: int,
-        counts: tuple[int, int],
-        causes: Sequence[Cause],
-        draft: Draft,
-        outcome: GroupOutcome[Any],
-        now: Moment,
-    ) -> None:
+    def _bump(self, hashed: int, causes: Sequence[Cause], draft: Draft) -> None:
         epoch = self.stored.epoch + 1
         value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=hashed)
         draft.emit(ConsumerGroupMetadataKey(self.group_id), value)
-        outcome.rebalances.extend(self._watch.begin(epoch, counts, causes, now))
+        counts = draft.members_before, len(self.stored.members)
+        draft.rebalances.extend(self._watch.begin(epoch, counts, causes, draft.now))
 
-    def _remove(self, leaving: Mapping[str, Cause], draft: Draft, outcome: GroupOutcome[Any], now: Moment) -> None:
+    def _remove(self, leaving: Mapping[str, Cause], draft: Draft) -> None:
         """Remove these members and bump the group epoch. The next heartbeat computes a target without them."""
-        count = len(self.stored.members)
         for member_id in leaving:
             for record in self.stored.member_tombstones(member_id):
                 draft.add(record)
         self._drop_regexes(draft)
         hashed = metadata_hash(self.stored.subscribed_topics(), self._context.topics)
-        self._bump(hashed, (count, len(self.stored.members)), list(leaving.values()), draft, outcome, now)
+        self._bump(hashed, list(leaving.values()), draft)
 
-    def _maybe_finish(self, draft: Draft, outcome: GroupOutcome[Any], now: Moment) -> None:
+    def _maybe_finish(self, draft: Draft) -> None:
         """End the ongoing rebalance if the records of this draft make the group Stable or Empty."""
         if self._watch.is_rebalancing and draft.records and self.stored.state in ("Stable", "Empty"):
-            outcome.rebalances.extend(self._watch.finish(len(self.stored.members), now))
+            draft.rebalances.extend(self._watch.finish(len(self.stored.members), draft.now))
 
     # -- step 4: compute the target assignment -----------------------------------------------------------------------
 
@@ -385,14 +366,14 @@ class GroupSteps:
             if (name := topics.topic_name(topic_id)) is not None
         }
         targets = {member_id: stored.target(member_id) for member_id in specs}
-        for member_id, partitions in ASSIGNORS[self._assignor_name()](specs, targets, counts).items():
+        for member_id, partitions in ASSIGNORS[self.assignor_name()](specs, targets, counts).items():
             value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions)
             if value != stored.targets.get(member_id):
                 draft.emit(ConsumerGroupTargetAssignmentMemberKey(group, member_id), value)
         epoch = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=stored.epoch)
         draft.emit(ConsumerGroupTargetAssignmentMetadataKey(group), epoch)
 
-    def _assignor_name(self) -> str:
+    def assignor_name(self) -> str:
         """Return the assignor that most members request; of equals, or without requests, the first configured one."""
         configured: Sequence[str] = self._context.settings.group_consumer_assignors
         votes = Counter(member.server_assignor for member in self.stored.members.values())
@@ -405,10 +386,10 @@ class GroupSteps:
     # -- step 5: reconcile the member --------------------------------------------------------------------------------
 
     def _reconcile(
-        self, member_id: str, owned: TopicPartitions | None, changed: bool, draft: Draft, now: Moment
+        self, member_id: str, owned: TopicPartitions | None, changed: bool, draft: Draft
     ) -> ConsumerGroupCurrentMemberAssignmentValue:
         """Move the member towards its target assignment. Return its new current assignment."""
-        stored = self.stored
+        stored, now = self.stored, draft.now
         is_due = now.monotonic_s >= self._assign_after_s or len(stored.owners) <= _ASSIGN_AT_ONCE_MAX
         if stored.epoch > stored.assignment_epoch and is_due:
             self._assign(draft)

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ottla.broker.coordinators.outcome import Topics
+from ottla.broker.client import MaySee
+from ottla.broker.coordinators.outcome import Moment, R, Topics
+from ottla.broker.groups.context import GroupOutcome
+from ottla.broker.groups.journal import Cause, Rebalance
 from ottla.broker.groups.reconcile import NEW_MEMBER, is_reconciled
 from ottla.broker.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -229,12 +232,24 @@ class StoredGroup:
 
 
 class Draft:
-    """The records of one heartbeat or expiry. Inside the ``with`` block they are replayed; its end undoes them."""
+    """What one request or expiry decides. Inside the ``with`` block its records are replayed; its end undoes them."""
 
-    def __init__(self, stored: StoredGroup) -> None:
+    def __init__(self, stored: StoredGroup, now: Moment, may_see: MaySee | None = None) -> None:
         self._stored = stored
         self._undo: list[CoordinatorRecord] = []
+        self.now = now
+        #: returns whether the client may know a topic; None if it may know all
+        self.may_see = may_see
+        self.members_before = len(stored.members)
         self.records: list[CoordinatorRecord] = []
+        #: why the group epoch goes up
+        self.causes: list[Cause] = []
+        #: rebalances that end
+        self.rebalances: list[Rebalance] = []
+
+    def outcome(self, result: R | None = None) -> GroupOutcome[R]:
+        """Return the decisions, with the result of the request."""
+        return GroupOutcome(records=self.records, result=result, rebalances=self.rebalances)
 
     def emit(self, key: Key, value: Value | None) -> None:
         """Add a record with this key and value."""

@@ -11,12 +11,15 @@ from ottla.broker.component import Component, ServedApi
 from ottla.broker.coordinators.pending_reply import PendingReply, Unstored
 from ottla.broker.groups.offsets import refuse_commit, refused_topics
 from ottla.broker.groups.replies import (
+    consumer_heartbeat_reply,
     deleted_groups,
+    described_consumer_group,
     described_group,
     heartbeat_reply,
     join_reply,
     leave_reply,
     listed_group,
+    read_consumer_heartbeat,
     read_heartbeat,
     read_join,
     read_leave,
@@ -166,10 +169,11 @@ class GroupApis(Component):
             return ConsumerGroupHeartbeatResponse(error_code=_REFUSED, error_message=None)
         if any(not context.may(ResourceType.TOPIC, name) for name in request.subscribed_topic_names or ()):
             return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=None)
+        heartbeat = read_consumer_heartbeat(request, _seeing(context))
         return self._groups.run(
             request.group_id,
-            lambda shard, now: shard.consumer_heartbeat(request, _seeing(context), now),
-            same_message,
+            lambda shard, now: shard.consumer_heartbeat(heartbeat, now),
+            consumer_heartbeat_reply,
             lambda code: ConsumerGroupHeartbeatResponse(error_code=code, error_message=None),
         )
 
@@ -310,7 +314,8 @@ class GroupApis(Component):
                     raise Refused(ErrorCode.INVALID_GROUP_ID)
                 if not context.may(ResourceType.GROUP, group_id):
                     raise Refused(_REFUSED)
-                described = self._groups.shard(group_id).describe_consumer_group(group_id, context.version)
+                group = self._groups.shard(group_id).groups.get(group_id)
+                described = described_consumer_group(group_id, group, self._groups.context.topics)
                 if context.access.authorizer is not None and not all(
                     context.may(ResourceType.TOPIC, name) for name in _topics_of(described)
                 ):

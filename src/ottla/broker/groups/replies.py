@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ottla.broker.client import Client
+from ottla.broker.coordinators.outcome import Topics
 from ottla.broker.groups.classic import STABLE, ClassicGroup
-from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
+from ottla.broker.groups.consumer import ConsumerGroup
+from ottla.broker.groups.records import TopicPartitions
+from ottla.broker.groups.requests import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    Join,
+    JoinResult,
+    LeaveResult,
+    Leaving,
+    Sender,
+    Sync,
+    SyncResult,
+)
 from ottla.broker.groups.shard import Group
 from ottla.model.errors import ErrorCode, shortened
 from ottla.wire import Message
+from ottla.wire.messages import consumer_group_describe as descriptions
+from ottla.wire.messages import consumer_group_heartbeat as heartbeats
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -25,6 +40,8 @@ _NULL_PROTOCOL_FROM = 7
 _SKIP_ASSIGNMENT_FROM = 9
 #: first version of LeaveGroup with several members, each with an error code
 _BATCH_LEAVE_FROM = 3
+#: first version of ConsumerGroupHeartbeat in which the client makes its member id
+_CLIENT_MEMBER_ID_FROM = 1
 #: first version of DescribeGroups with GROUP_ID_NOT_FOUND
 _DESCRIBE_NOT_FOUND_FROM = 6
 
@@ -134,6 +151,48 @@ def leave_reply(result: LeaveResult, leaving: list[Leaving], version: int) -> Le
     )
 
 
+# -- the consumer protocol --------------------------------------------------------------------------------------------
+
+
+def read_consumer_heartbeat(request: heartbeats.ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerHeartbeat:
+    """Return a ConsumerGroupHeartbeat request."""
+    owned = request.topic_partitions
+    return ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        client=client,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout,
+        topic_names=request.subscribed_topic_names,
+        topic_regex=request.subscribed_topic_regex,
+        server_assignor=request.server_assignor,
+        owned=None if owned is None else tuple((each.topic_id, tuple(each.partitions)) for each in owned),
+        makes_member_id=client.version >= _CLIENT_MEMBER_ID_FROM,
+    )
+
+
+def consumer_heartbeat_reply(result: ConsumerHeartbeatResult) -> heartbeats.ConsumerGroupHeartbeatResponse:
+    """Return the reply to a ConsumerGroupHeartbeat request."""
+    assignment = None
+    if result.assignment is not None:
+        assignment = heartbeats.Assignment(
+            topic_partitions=[
+                heartbeats.ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=numbers)
+                for topic_id, numbers in result.assignment
+            ]
+        )
+    return heartbeats.ConsumerGroupHeartbeatResponse(
+        error_code=result.error_code,
+        error_message=result.error_message,
+        member_id=result.member_id,
+        member_epoch=result.member_epoch,
+        heartbeat_interval=result.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
 # -- list and describe ------------------------------------------------------------------------------------------------
 
 
@@ -181,4 +240,48 @@ def described_group(group_id: str, group: Group | None, version: int) -> Describ
             )
             for each in group.members.values()
         ],
+    )
+
+
+def described_consumer_group(group_id: str, group: Group | None, topics: Topics) -> descriptions.DescribedGroup:
+    """Return a group as ConsumerGroupDescribe shows it."""
+    if not isinstance(group, ConsumerGroup):
+        name = shortened(group_id)
+        text = f"Group {name} is not a consumer group." if group is not None else f"Group {name} not found."
+        code = ErrorCode.GROUP_ID_NOT_FOUND
+        return descriptions.DescribedGroup(group_id=group_id, error_code=code, error_message=text)
+    stored = group.stored
+    return descriptions.DescribedGroup(
+        group_id=group_id,
+        group_state=stored.state,
+        group_epoch=stored.epoch,
+        assignment_epoch=stored.assignment_epoch,
+        assignor_name=group.assignor_name(),
+        members=[
+            descriptions.Member(
+                member_id=member_id,
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                member_epoch=stored.current(member_id).member_epoch,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=member.subscribed_topic_names,
+                subscribed_topic_regex=member.subscribed_topic_regex,
+                assignment=_described_assignment(stored.owned(member_id), topics),
+                target_assignment=_described_assignment(stored.target(member_id), topics),
+                member_type=0 if member.classic_member_metadata is not None else 1,
+            )
+            for member_id, member in stored.members.items()
+        ],
+    )
+
+
+def _described_assignment(partitions: TopicPartitions, topics: Topics) -> descriptions.Assignment:
+    """Return the partitions with topic names, without deleted topics, because those have no name."""
+    return descriptions.Assignment(
+        topic_partitions=[
+            descriptions.TopicPartitions(topic_id=topic_id, topic_name=name, partitions=numbers)
+            for topic_id, numbers in partitions
+            if (name := topics.topic_name(topic_id)) is not None
+        ]
     )

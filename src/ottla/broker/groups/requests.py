@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.broker.client import Client
+from ottla.broker.groups.records import TopicPartitions
 from ottla.model.errors import ErrorCode
 
 #: name and metadata of the protocols (assignment strategies) that a member supports, the most preferred first
@@ -114,3 +115,45 @@ class LeaveResult(NamedTuple):
 
     error_code: ErrorCode
     members: Sequence[ErrorCode] = ()
+
+
+# -- the consumer protocol --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """ConsumerGroupHeartbeat. None, and the timeout -1, mean that a property of the member has not changed."""
+
+    group_id: str
+    member_id: str
+    #: 0 to join, negative to leave
+    member_epoch: int
+    instance_id: str | None
+    client: Client
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    topic_names: Sequence[str] | None
+    topic_regex: str | None
+    server_assignor: str | None
+    #: partitions that the member has
+    owned: TopicPartitions | None
+    #: whether the client, and not the coordinator, makes the id of a new member
+    makes_member_id: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes that a group keeps for the member that this request asks for."""
+        return sum(map(len, self.topic_names or ())) + len(self.topic_regex or "") + len(self.client.client_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerHeartbeatResult:
+    """The epoch and the assignment of a member, or an error."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    #: None if it has not changed
+    assignment: TopicPartitions | None = None

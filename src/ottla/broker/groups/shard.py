@@ -38,13 +38,21 @@ from ottla.broker.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
+from ottla.broker.groups.requests import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResult,
+    Join,
+    JoinResult,
+    LeaveResult,
+    Leaving,
+    Sender,
+    Sync,
+    SyncResult,
+)
 from ottla.broker.groups.subscription import decode_assignment
 from ottla.broker.groups.usage import Tally
 from ottla.model.errors import ErrorCode, KafkaError, Refused, shortened
 from ottla.wire import WireError
-from ottla.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
-from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
@@ -217,17 +225,16 @@ class GroupShard:
         if size_bytes > 0:
             usage.admit_bytes(host, size_bytes, settings, now.monotonic_s)
 
-    def _admit_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Moment) -> None:
+    def _admit_heartbeat(self, request: ConsumerHeartbeat, now: Moment) -> None:
         """Raise Refused if the client's host may not have this member. Only a heartbeat with epoch 0 adds one."""
         group = self.groups.get(request.group_id)
         if request.member_epoch == 0 and (group is None or request.member_id not in group.members):
-            settings, usage = self._context.settings, self._context.usage
-            names = request.subscribed_topic_names or ()
-            size_bytes = sum(map(len, names)) + len(request.subscribed_topic_regex or "") + len(client.client_id)
+            settings, usage, host = self._context.settings, self._context.usage, request.client.host
+            size_bytes = request.size_bytes
             usage.check_size(size_bytes, settings)
-            self._admit_group(request.group_id, client, now)
-            usage.admit_member(client.host, settings, now.monotonic_s)
-            usage.admit_bytes(client.host, size_bytes, settings, now.monotonic_s)
+            self._admit_group(request.group_id, request.client, now)
+            usage.admit_member(host, settings, now.monotonic_s)
+            usage.admit_bytes(host, size_bytes, settings, now.monotonic_s)
 
     # -- the classic protocol -------------------------------------------------------------------------------------
 
@@ -304,41 +311,37 @@ class GroupShard:
 
     # -- the consumer protocol ------------------------------------------------------------------------------------
 
-    def consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Moment
-    ) -> GroupOutcome[ConsumerGroupHeartbeatResponse]:
+    def consumer_heartbeat(self, request: ConsumerHeartbeat, now: Moment) -> GroupOutcome[ConsumerHeartbeatResult]:
         """Handle ConsumerGroupHeartbeat. A join creates the group, or converts the classic group of this id."""
         try:
-            self._admit_heartbeat(request, client, now)
-        except Refused as refused:
-            return _done(_heartbeat_refusal(refused.code, str(refused)))
-        group = self.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            return group.heartbeat(request, client, now)
-        new_group = ConsumerGroup(request.group_id, self._context)
-        if request.member_epoch != 0:  # only a join creates or converts a group
-            try:
-                check_heartbeat(request, client.version, self._context.settings.group_consumer_assignors)
-            except KafkaError as error:
-                return _done(_heartbeat_refusal(error.code, str(error)))
-            text = f"Group {shortened(request.group_id)} not found."
-            return _done(_heartbeat_refusal(ErrorCode.GROUP_ID_NOT_FOUND, text))
+            self._admit_heartbeat(request, now)
+            group = self.groups.get(request.group_id)
+            if isinstance(group, ConsumerGroup):
+                return group.heartbeat(request, now)
+            if request.member_epoch == 0:
+                return self._join_as_consumer(request, group, now)
+            check_heartbeat(request, self._context.settings.group_consumer_assignors)
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {shortened(request.group_id)} not found.")
+        except KafkaError as error:
+            return _done(ConsumerHeartbeatResult(error_code=error.code, error_message=str(error) or None))
+
+    def _join_as_consumer(
+        self, request: ConsumerHeartbeat, classic: ClassicGroup | None, now: Moment
+    ) -> GroupOutcome[ConsumerHeartbeatResult]:
+        """Handle the join of a group that has to be created or converted. Raise KafkaError if it cannot be."""
+        group = ConsumerGroup(request.group_id, self._context)
         conversion: list[CoordinatorRecord] = []
-        if group is not None:
-            try:
-                conversion = self._conversion_records(group, now)
-            except KafkaError as error:
-                return _done(_heartbeat_refusal(error.code, str(error)))
+        if classic is not None:
+            conversion = self._conversion_records(classic, now)
             for record in conversion:
                 if not isinstance(record.key, GroupMetadataKey):
-                    new_group.replay(record)
-            new_group.resume(now)
-        outcome = new_group.heartbeat(request, client, now)
-        if outcome.records:  # without records the heartbeat was rejected, and the classic group stays
-            outcome.records[:0] = conversion
-            if group is not None:
-                outcome.replies.extend(group.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
-            self._converted[request.group_id] = new_group
+                    group.replay(record)
+            group.resume(now)
+        outcome = group.heartbeat(request, now)
+        outcome.records[:0] = conversion
+        if classic is not None:
+            outcome.replies.extend(classic.retire(ErrorCode.REBALANCE_IN_PROGRESS).replies)
+        self._converted[request.group_id] = group
         return outcome
 
     def _conversion_records(self, group: ClassicGroup, now: Moment) -> list[CoordinatorRecord]:
@@ -501,15 +504,6 @@ class GroupShard:
             if (not states or group.state.lower() in states) and (not types or group.group_type in types)
         ]
 
-    def describe_consumer_group(self, group_id: str, version: int) -> DescribedConsumerGroup:
-        """Return the ConsumerGroupDescribe response for one group."""
-        group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group.describe(version)
-        name = shortened(group_id)
-        text = f"Group {name} is not a consumer group." if group is not None else f"Group {name} not found."
-        return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text)
-
     def retire(self, error_code: ErrorCode) -> GroupOutcome[None]:
         """Answer all parked requests with this error code because this broker resigns as coordinator of the shard."""
         outcome: GroupOutcome[None] = GroupOutcome()
@@ -525,10 +519,6 @@ def _done(result: R) -> GroupOutcome[R]:
 
 def _no_group(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
-
-
-def _heartbeat_refusal(code: ErrorCode, text: str) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text or None)
 
 
 def stored_bytes(member: ConsumerGroupMemberMetadataValue) -> int:
