@@ -13,7 +13,7 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run demo broker test test-fast test-compiled check format docs bench campaign sim sim-planted extras clean
+.PHONY: help run demo broker test test-fast test-compiled check format docs site bench campaign sim sim-planted extras clean
 
 # A broker, a shop that sends events to it, a pipeline on Spark, and a view of all three, until Ctrl-C. It kills its driver
 # and its broker once each; DEMO_ARGS=--no-kills does not.
@@ -64,6 +64,10 @@ docs: $(VENV)/.dev ## write the generated pages of docs/
 	$(BIN)/python tools/generate_cli_docs.py
 	$(BIN)/python tools/generate_pipeline_docs.py
 	$(BIN)/python tools/generate_spark_docs.py
+
+# The pages of docs/ as a web site in build/site. It fails if a link or an anchor leads nowhere.
+site: $(VENV)/.dev ## build the web site of docs/ in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Compares Ottla with Apache Kafka on this machine; writes docs/reference/performance.md. Takes long. BENCH=secure (TLS, SCRAM, ACLs and
 # quotas: five minutes) and BENCH=edge (registry and REST proxy: four minutes) run one part.
