@@ -1,4 +1,4 @@
-"""The Arrow codec against aiokafka and against the broker's own reader and builder, on both kernels."""
+"""The Arrow codec against aiokafka and against the broker's own reader and builder, with numpy and with numba."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pa = pytest.importorskip("pyarrow")
 from ottla.model.batch import CODECS, CRC_POSITION, HEADER_BYTES, checksum  # noqa: E402
 from ottla.model.errors import InvalidRecord  # noqa: E402
 from ottla.model.records import Record, build_batch, iterate_records  # noqa: E402
-from ottla.spark import kernels  # noqa: E402
+from ottla.spark import compiled_scan, kernels  # noqa: E402
 from ottla.spark.decode import AbortedTransactions, DamagedBatch, decode, decode_chunks  # noqa: E402
 from ottla.spark.encode import RecordTooLarge, encode, murmur2_partitions  # noqa: E402
 
@@ -51,13 +51,13 @@ def long_record_lists(draw: st.DrawFn) -> list[Record]:
 
 
 @pytest.fixture(autouse=True, scope="module", params=["numpy", "numba"])
-def both_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    chosen = kernels.NUMPY if request.param == "numpy" else kernels.load_compiled()
+def both_scans(request: pytest.FixtureRequest) -> Iterator[None]:
+    chosen = kernels.scan if request.param == "numpy" else compiled_scan.load_compiled()
     if chosen is None:
         pytest.skip("numba is not installed, or turned off")
-    before, kernels.KERNELS = kernels.KERNELS, chosen
-    yield
-    kernels.KERNELS = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_scan, "SCANNER", chosen)
+        yield
 
 
 class Row(NamedTuple):

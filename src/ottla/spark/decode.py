@@ -33,8 +33,8 @@ from ottla.model.batch import (
 )
 from ottla.model.compression import NONE, decompress
 from ottla.model.errors import InvalidRecord, OttlaError
-from ottla.model.records import iterate_records
-from ottla.spark import kernels
+from ottla.model.records import Record, build_batch, iterate_records
+from ottla.spark import compiled_scan, kernels
 from ottla.spark.columns import HEADERS_TYPE, TYPES
 from ottla.spark.kernels import (
     COUNT,
@@ -193,6 +193,15 @@ def decode_chunks(
     yield from group.chunks(schema, next_offset, rows_max)
 
 
+def load_numba() -> None:
+    """Scan with numba from now on, if it is installed, and let it load the code for the types that readers use."""
+    compiled_scan.SCANNER.use_compiled()
+    batch = build_batch([Record(timestamp=0, key=None, value=b"1")])
+    # A reply may be written to, decompressed bytes may not: numba compiles a function for each.
+    for data in (memoryview(bytearray(batch)), memoryview(bytes(batch))):
+        decode(data, start=0, end=1, aborted=None, headers=False)
+
+
 def schema_of(columns: Sequence[str] = COLUMNS, *, headers: bool = False) -> pa.Schema:
     """The Arrow schema of what is decoded."""
     names = [*columns, "headers"] if headers and "headers" not in columns else columns
@@ -293,7 +302,7 @@ class _Group:
             return
         buffer, sections = self._joined()
         try:
-            rows = _Rows(buffer, sections, kernels.KERNELS.scan(buffer, sections), self._start, self._end)
+            rows = _Rows(buffer, sections, compiled_scan.SCANNER(buffer, sections), self._start, self._end)
             batch = pa.RecordBatch.from_arrays([rows.column(name) for name in schema.names], schema=schema)
         except DamagedSection as damaged:
             raise self._damage(damaged.index) from None

@@ -99,7 +99,7 @@ def murmur2_partitions(
     partitions = np.full(len(keys), randrange(count) if sticky is None else sticky % count, np.int32)
     blobs = _Blobs.of_column(keys, len(keys), "key")
     if blobs.column is not None and len(keys):
-        hashes = kernels.KERNELS.murmur2(*_buffers(blobs.column))
+        hashes = kernels.murmur2(*_buffers(blobs.column))
         keyed = blobs.sizes >= 0
         partitions[keyed] = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count))[keyed]
     if explicit is None:
@@ -199,7 +199,7 @@ class _Records:
         for field in fields:
             if field.column is not None:
                 blob_bytes += field.sizes[rows].clip(0)
-        laid = kernels.KERNELS.lay_records(numbers, blob_bytes, [field.column is not None for field in fields])
+        laid = kernels.lay_records(numbers, blob_bytes, [field.column is not None for field in fields])
         blobs = [field.column.slice(cuts[0], len(batch_of)) for field in fields if field.column is not None]
         sections, _ = _interleaved(laid.pieces, laid.positions, blobs)
         start = 0

@@ -40,9 +40,8 @@ def load_for_workers() -> None:
     for module in _IMPORTED:
         if importlib.util.find_spec(module.partition(".")[0]) is not None:
             importlib.import_module(module)
-    kernels = importlib.import_module("ottla.spark.kernels")
-    if kernels.are_compiled():
-        importlib.import_module("ottla.spark.kernel_samples").run_all()
+    if importlib.import_module("ottla.spark.compiled_scan").are_compiled():
+        importlib.import_module("ottla.spark.decode").load_numba()
     # The garbage collector of a worker would write to these objects, and every write copies a page.
     gc.collect()
     gc.freeze()

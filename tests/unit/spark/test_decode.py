@@ -1,4 +1,4 @@
-"""Record batches to Arrow: what is dropped, what is refused, what comes out. Everything on both kernels."""
+"""Record batches to Arrow: what is dropped, what is refused, what comes out. Everything with numpy and with numba."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ pa = pytest.importorskip("pyarrow")
 from ottla.model.batch import CODECS, CRC_POSITION, checksum  # noqa: E402
 from ottla.model.compression import compress  # noqa: E402
 from ottla.model.records import Record, build_batch, empty_batch, read_header  # noqa: E402
+from ottla.spark import compiled_scan, kernels  # noqa: E402
 from ottla.spark import decode as decoding  # noqa: E402
-from ottla.spark import kernels  # noqa: E402
 from ottla.spark.decode import AbortedTransactions, DamagedBatch, decode, decode_chunks  # noqa: E402
 
 FOREVER = 1 << 62
@@ -30,11 +30,11 @@ class Aborted(NamedTuple):
 
 
 @pytest.fixture(autouse=True, params=["numpy", "numba"])
-def both_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = kernels.NUMPY if request.param == "numpy" else kernels.load_compiled()
+def both_scans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = kernels.scan if request.param == "numpy" else compiled_scan.load_compiled()
     if chosen is None:
         pytest.skip("numba is not installed, or turned off")
-    monkeypatch.setattr(kernels, "KERNELS", chosen)
+    monkeypatch.setattr(compiled_scan, "SCANNER", chosen)
 
 
 def some(*values: bytes | None, timestamp: int = 5) -> list[Record]:
@@ -354,9 +354,8 @@ def test_length_of_any_size_is_read(size: int) -> None:
 
 def test_numba_is_loaded_when_there_is_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(kernels, "load_compiled", lambda: loaded.append("numba"))
-    chosen = kernels.ChosenKernels(rows_before_numba=9)
-    monkeypatch.setattr(kernels, "KERNELS", chosen)
+    monkeypatch.setattr(compiled_scan, "load_compiled", lambda: loaded.append("numba"))
+    monkeypatch.setattr(compiled_scan, "SCANNER", compiled_scan.Scanner(rows_before_numba=9))
     reply = build_batch(some(b"a", b"b", b"c", b"d"))
     for expected in ([], [], ["numba"], ["numba"]):
         assert values_of(reply)[0] == [b"a", b"b", b"c", b"d"]
@@ -364,7 +363,7 @@ def test_numba_is_loaded_when_there_is_much_to_do(monkeypatch: pytest.MonkeyPatc
 
 
 def test_environment_turns_numba_off() -> None:
-    program = "import ottla.spark.kernels as k, sys; print(k.load_compiled(), 'numba' in sys.modules)"
+    program = "import ottla.spark.compiled_scan as k, sys; print(k.load_compiled(), 'numba' in sys.modules)"
     environment = {**os.environ, "OTTLA_NUMBA": "0"}
     result = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True

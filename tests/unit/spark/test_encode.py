@@ -1,4 +1,4 @@
-"""Arrow columns to record batches, and keys to partitions. Everything on both kernels."""
+"""Arrow columns to record batches, and keys to partitions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ pa = pytest.importorskip("pyarrow")
 
 from ottla.model.batch import CODEC_MASK, CODECS, checksum, read_header  # noqa: E402
 from ottla.model.records import Record, build_batch, iterate_records  # noqa: E402
-from ottla.spark import kernels  # noqa: E402
 from ottla.spark.encode import Encoded, RecordTooLarge, UnusableColumn, encode, murmur2_partitions  # noqa: E402
 
 NOW = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-@pytest.fixture(autouse=True, params=["numpy", "numba"])
-def both_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = kernels.NUMPY if request.param == "numpy" else kernels.load_compiled()
-    if chosen is None:
-        pytest.skip("numba is not installed, or turned off")
-    monkeypatch.setattr(kernels, "KERNELS", chosen)
 
 
 def written(

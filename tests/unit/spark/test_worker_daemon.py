@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark import kernels
-from ottla.spark.kernel_samples import run_all
+from ottla.spark import compiled_scan, decode
 from ottla.spark.session import settings_of
 from ottla.spark.worker_daemon import MODULE
 
@@ -38,18 +37,11 @@ def test_everything_is_loaded_and_no_thread_is_running_that_a_fork_would_miss() 
     assert len([name for name in threads.split() if name != _JEMALLOC]) == 1
 
 
-def test_samples_use_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_is_loaded_for_the_types_of_replies_and_of_decompressed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    used: set[str] = set()
-
-    class Noting(kernels.ChosenKernels):
-        def _for(self, rows: int) -> kernels.Kernels:
-            used.add(sys._getframe(1).f_code.co_name)
-            return super()._for(rows)
-
-    monkeypatch.setattr(kernels, "KERNELS", Noting())
-    run_all()
-    assert used == {"scan", "lay_records", "murmur2"}
+    monkeypatch.setattr(compiled_scan, "SCANNER", compiled_scan.Scanner())
+    decode.load_numba()
+    assert len(compiled_scan._scan_sections.signatures) == 2
 
 
 @pytest.mark.parametrize(
