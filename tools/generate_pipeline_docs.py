@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from generated_page import DOCS, replace_lines, write_page
+from ottla.pipeline import flow_tests
 from ottla.pipeline.keys import SECTIONS, Section
 
 PAGE = DOCS / "reference" / "pipelines.md"
@@ -23,7 +24,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _lines() -> Iterator[str]:
-    for section in SECTIONS:
+    for section in (*SECTIONS, *flow_tests.SECTIONS):
         yield f"### {section.title[0].upper()}{section.title[1:]}\n\n{section.meaning}\n"
         yield from _table(section)
         yield ""

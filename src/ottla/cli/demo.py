@@ -72,7 +72,8 @@ def command(
         if importlib.util.find_spec(package) is None:
             raise Failure(extras.missing(package, extras.SPARK))
 
-    from ottla.demo.run import Options, Stopped, run
+    from ottla.demo.processes import Stopped
+    from ottla.demo.run import Options, run
     from ottla.model.errors import OttlaError
 
     options = Options(

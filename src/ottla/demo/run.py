@@ -36,11 +36,12 @@ from rich.text import Text
 from ottla.client.cluster import Cluster
 from ottla.demo.check import LATE_ORDERS, REVENUE, CommittedRecords, Lake, check, parse_revenue
 from ottla.demo.commands import commands_after, commands_to_try, short_path
-from ottla.demo.counts import TableCounts, without_driver
+from ottla.demo.counts import TableCounts
 from ottla.demo.journal import Entry, Journal
 from ottla.demo.kills import Facts, Kills, Step
-from ottla.demo.parts import Broker, Driver, PartFailed, RunningPipeline, write_declaration
+from ottla.demo.parts import Driver, write_declaration
 from ottla.demo.play import Player, create_topics
+from ottla.demo.processes import Processes, StartPipeline, Stopped
 from ottla.demo.shop import CLICKS, ORDERS, PAYMENTS, Event, Revenue, ShopEvents
 from ottla.demo.show import (
     Scene,
@@ -76,8 +77,6 @@ _SPARK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _LOOK_S = 0.25
-_BROKER_LOOK_S = 0.02
-_BROKER_START_S_MAX = 30.0
 _LINE_EVERY_S = 5.0
 #: revenue that is kept in memory to be shown
 _REVENUE_MAX = 1_000
@@ -93,10 +92,6 @@ _TILL = "orders that must arrive too late"
 
 class DemoRefused(OttlaError):
     """The demonstration cannot begin with these options. The text says what to change."""
-
-
-class Stopped(Exception):
-    """The demonstration was stopped before its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +117,6 @@ class Options:
     master: str | None = None
     #: how long a killed process stays dead
     pause_s: float = _PAUSE_S
-
-
-#: starts the pipeline of a file; its output is appended to the log
-StartPipeline = Callable[[Path, Path], RunningPipeline]
 
 
 def run(options: Options, start_pipeline: StartPipeline = Driver) -> bool:
@@ -160,17 +151,16 @@ class _Demo:
         self._directory = directory
         self._console = console
         self._signals = signals
-        self._start_pipeline = start_pipeline
-        self._file = directory / "shop.yaml"
         self._clock_file = directory / "clock.json"
-        self._driver_log = directory / "driver.log"
         self._lake = Lake(directory / "lake")
         # State
         self._journal = Journal(echo=None if sys.stdout.isatty() else self._print_entry)
         self._scene = Scene(elapsed_s=lambda: self._journal.elapsed_s, entries=self._journal.entries)
-        self._listener = options.listener
-        self._broker: Broker | None = None
-        self._pipeline: RunningPipeline | None = None
+        self._processes = Processes(
+            directory, self._scene, self._journal, listener=options.listener, insecure=options.insecure,
+            metrics=options.metrics, start_pipeline=start_pipeline,
+        )  # fmt: skip
+        self._processes.on_kill = self._forget_result
         self._files: StatusFiles | None = None
         self._counts: TableCounts | None = None
         self._kills: Kills | None = None
@@ -190,7 +180,7 @@ class _Demo:
         self._scene.heading = f"{rate:g} events per second; a minute of the shop takes a second. Ctrl-C stops all"
         if self._options.kills:
             self._kills = Kills(
-                _Actions(self), self._journal, pause_s=self._options.pause_s,
+                self._processes, self._journal, pause_s=self._options.pause_s,
                 driver_when=self._result_was_seen if self._options.kills_driver else None,
                 broker_when=self._result_was_seen,
             )  # fmt: skip
@@ -215,7 +205,7 @@ class _Demo:
         self._scene.heading = f"{count:,} events with seed {self._options.seed}, an hour of the shop's time"
         if self._options.kills:
             self._kills = Kills(
-                _Actions(self), self._journal, pause_s=self._options.pause_s,
+                self._processes, self._journal, pause_s=self._options.pause_s,
                 driver_when=_first_half_has_results if self._options.kills_driver else None,
                 broker_when=lambda facts: facts.shop_has_ended or facts.has_all_orders,
             )  # fmt: skip
@@ -228,7 +218,7 @@ class _Demo:
                     complete = self._wait_for_results(player, results)
                 if not complete:
                     self._print(f"No progress for {_SILENCE_S_MAX:.0f} s: {self._describe_pipeline()}")
-                self._stop_pipeline()
+                self._stop_driver()
                 self._read_records(results)
             trace = trace_figure(cluster, self._lake)
         checks = check(self._shop.totals, self._lake, self._records, self._late)
@@ -249,99 +239,45 @@ class _Demo:
     def _started(self, trigger: str) -> Iterator[Cluster]:
         """Start the broker and the driver; yield a client. Stop both at the end, the driver first."""
         try:
-            pid = self.start_broker()
-            bootstrap = self._wait_for_broker()
+            pid = self._processes.start_broker()
+            bootstrap = self._processes.wait_for_broker(self._signals.stop)
             self._journal.add(f"ottla broker: process {pid} serves {bootstrap}")
             with Cluster(bootstrap) as cluster:
                 create_topics(cluster)
                 spark = {**_SPARK, **({"spark.master": self._options.master} if self._options.master else {})}
-                write_declaration(self._file, brokers=bootstrap, storage="./lake", trigger=trigger, spark=spark)
-                declaration = load(str(self._file))
+                write_declaration(
+                    self._processes.file, brokers=bootstrap, storage="./lake", trigger=trigger, spark=spark
+                )
+                declaration = load(str(self._processes.file))
                 layout = Layout.of(declaration)
                 self._counts = TableCounts(declaration)
                 self._files = StatusFiles(layout)
                 self._print_paths(bootstrap, log_path(layout))
-                pid = self.start_driver()
+                pid = self._processes.start_driver()
                 self._journal.add(f"ottla pipeline run: process {pid} starts Spark")
                 yield cluster
         finally:
-            self._stop_pipeline()
-            if self._broker is not None:
-                self._broker.stop(self._signals.hurry)
-
-    def start_broker(self) -> int:
-        options, directory = self._options, self._directory
-        self._broker = Broker(
-            directory / "broker", directory / "broker.log", listener=self._listener, insecure=options.insecure,
-            metrics=options.metrics,
-        )  # fmt: skip
-        self._scene.broker = f"process {self._broker.pid}, starting"
-        return self._broker.pid
-
-    def _wait_for_broker(self) -> str:
-        """Return the address of the broker that is starting. Raise Stopped or PartFailed if it does not start."""
-        assert self._broker is not None
-        deadline = time.monotonic() + _BROKER_START_S_MAX
-        while not self._broker.ready:
-            if self._signals.stop.wait(_BROKER_LOOK_S):
-                raise Stopped
-            if time.monotonic() > deadline:
-                raise PartFailed(f"the broker has not started in {_BROKER_START_S_MAX:.0f} s; {self._broker.log}")
-        bootstrap = self._broker.bootstrap
-        # A broker that is started again must have the same port.
-        host, _, port = self._listener.rpartition(":")
-        self._listener = f"{host}:{bootstrap.rpartition(':')[2]}" if port == "0" else self._listener
-        self._scene.broker = f"process {self._broker.pid}, serves {bootstrap}"
-        return bootstrap
+            self._stop_driver()
+            self._processes.stop_broker(self._signals.hurry)
 
     @property
     def _broker_is_up(self) -> bool:
         return self._kills is None or self._kills.broker_is_up
 
-    def kill_broker(self) -> int:
-        assert self._broker is not None
-        pid = self._broker.pid
-        self._broker.kill()
+    def _stop_driver(self) -> None:
+        self._processes.stop_driver(self._signals.hurry, broker_is_up=self._broker_is_up)
+
+    def _forget_result(self) -> None:
         self._result_at = None
-        self._scene.broker = f"process {pid}, killed"
-        return pid
-
-    def start_driver(self) -> int:
-        self._pipeline = self._start_pipeline(self._file, self._driver_log)
-        self._scene.driver = f"process {self._pipeline.pid}"
-        self._scene.starting_since_s = self._journal.elapsed_s
-        return self._pipeline.pid
-
-    def kill_driver(self) -> int:
-        assert self._pipeline is not None
-        pid = self._pipeline.pid
-        self._pipeline.kill()
-        self._pipeline = self._result_at = None
-        self._scene.driver = f"process {pid}, killed"
-        self._scene.starting_since_s = None
-        if self._scene.status is not None:
-            self._scene.status = without_driver(self._scene.status)
-        return pid
-
-    def _stop_pipeline(self) -> None:
-        if self._pipeline is None:
-            return
-        if self._broker_is_up:
-            self._pipeline.stop(self._signals.hurry)
-        else:
-            # It would wait for the broker to complete its batches.
-            self._pipeline.kill()
-        self._pipeline = None
 
     @contextmanager
     def _playing(self, player: Player) -> Iterator[_Results]:
         """Send events until the block ends; yield readers of the results."""
-        assert self._broker is not None
         player.start()
         self._journal.add("the shop sends events")
         try:
             # Each thread has a client of its own.
-            with Cluster(self._broker.bootstrap) as cluster:
+            with Cluster(self._processes.broker.bootstrap) as cluster:
                 yield _Results(CommittedRecords(cluster, REVENUE), CommittedRecords(cluster, LATE_ORDERS))
                 player.check()
         finally:
@@ -354,15 +290,16 @@ class _Demo:
         player.check()
         kills = self._kills
         if self._broker_is_up:
-            assert self._broker is not None
-            self._broker.check()
+            self._processes.broker.check()
             self._read_records(results)
         status = self._read_status()
         facts = Facts(
             now=time.monotonic(),
             final=self._scene.equal + self._scene.wrong,
             rows=sum(flow.rows for flow in status.flows) if status is not None else 0,
-            broker_is_ready=kills is None or kills.step is not Step.BROKER_STARTING or self._is_ready(),
+            broker_is_ready=kills is None
+            or kills.step is not Step.BROKER_STARTING
+            or self._processes.is_broker_ready(),
             shop_waits_at=player.waits_at,
             shop_has_ended=player.has_ended,
             has_all_orders=has_all_orders,
@@ -374,13 +311,6 @@ class _Demo:
             self._printed_at = time.monotonic()
             self._print(describe_moment(self._scene))
         return facts
-
-    def _is_ready(self) -> bool:
-        assert self._broker is not None
-        if not self._broker.ready:
-            return False
-        self._scene.broker = f"process {self._broker.pid}, serves {self._broker.bootstrap}"
-        return True
 
     def _read_records(self, results: _Results) -> None:
         new = results.revenue.read()
@@ -412,17 +342,18 @@ class _Demo:
 
     def _read_status(self) -> RunStatus | None:
         """Return the status that the current driver has written; None if it has written none yet."""
-        if self._pipeline is None or self._files is None:
+        pipeline = self._processes.pipeline
+        if pipeline is None or self._files is None:
             return None
-        self._pipeline.check()
+        pipeline.check()
         status = self._files.read()
-        if status is None or status.pid != self._pipeline.pid:
+        if status is None or status.pid != pipeline.pid:
             # It is the status of an earlier run.
             return None
         if self._scene.starting_since_s is not None:
             self._journal.add(f"Spark has started after {self._journal.elapsed_s - self._scene.starting_since_s:.0f} s")
             self._scene.starting_since_s = None
-            self._scene.driver = f"process {self._pipeline.pid}, runs {len(status.flows)} flows on Spark"
+            self._scene.driver = f"process {pipeline.pid}, runs {len(status.flows)} flows on Spark"
         assert self._counts is not None, "set together with the status files"
         self._scene.status = self._counts.add_to(status)
         return status
@@ -484,7 +415,8 @@ class _Demo:
     def _describe_pipeline(self) -> str:
         flows = self._scene.status.flows if self._scene.status is not None else []
         errors = [f"{flow.name}: {flow.error}" for flow in flows if flow.error]
-        return "\n".join([*errors, self._pipeline.tail() if self._pipeline is not None else ""])
+        pipeline = self._processes.pipeline
+        return "\n".join([*errors, pipeline.tail() if pipeline is not None else ""])
 
     def _opening(self) -> datetime:
         reached = None
@@ -515,9 +447,9 @@ class _Demo:
 
     def _print_paths(self, bootstrap: str, log: Path) -> None:
         self._print("While this runs, try in another terminal:")
-        for command in commands_to_try(bootstrap, self._file):
+        for command in commands_to_try(bootstrap, self._processes.file):
             self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
-        logs = ", ".join(short_path(path) for path in (self._directory / "broker.log", self._driver_log, log))
+        logs = ", ".join(short_path(path) for path in (self._directory / "broker.log", self._processes.driver_log, log))
         self._print(f"Logs: {logs}")
         if self._options.data is None and not self._options.keep:
             self._print("Records and tables are deleted at the end. --keep (make demo KEEP=1) keeps them.")
@@ -532,7 +464,7 @@ class _Demo:
             return
         self._print("Try:")
         data, insecure = self._directory / "broker", self._options.insecure
-        for command in commands_after(self._listener, data, self._file, insecure=insecure):
+        for command in commands_after(self._processes.listener, data, self._processes.file, insecure=insecure):
             self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
 
     def _print_trace(self, cluster: Cluster) -> None:
@@ -547,16 +479,6 @@ class _Results(NamedTuple):
 
     revenue: CommittedRecords
     late: CommittedRecords
-
-
-class _Actions:
-    """What the kills do to the processes of a demonstration."""
-
-    def __init__(self, demo: _Demo) -> None:
-        self.kill_driver = demo.kill_driver
-        self.start_driver = demo.start_driver
-        self.kill_broker = demo.kill_broker
-        self.start_broker = demo.start_broker
 
 
 def opening_after(reached: datetime | None, now: datetime) -> datetime:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from ottla.pipeline import keys
 from ottla.pipeline.declaration import Declaration
 from ottla.pipeline.document import Node, read_document
 from ottla.pipeline.fields import Fields
+from ottla.pipeline.keys import Key, section
 from ottla.pipeline.problems import Place, Problems, suggestion
 from ottla.pipeline.project import FindFiles, ReadFile, is_inside
 
@@ -27,6 +27,42 @@ PATTERNS = ("tests/**/*.yaml", "tests/**/*.yml")
 ROWS_MAX = 100_000
 #: outputs of a flow whose rows a test may expect
 OUTPUTS = ("rows", "quarantine")
+
+TEST_FILE = section(
+    "test file",
+    "A file `tests/*.yaml` of a project. See [tests](../guides/pipelines.md#tests).",
+    Key("tests", "list of tests", "Unit tests of flows.", required=True),
+)
+
+TEST = section(
+    "test",
+    "Rows that a flow is given, and the rows that it makes of them.",
+    Key("name", "text", "Name of the test, unique in the project.", required=True),
+    Key("description", "text", "For people."),
+    Key("flow", "name", "The flow to test.", required=True),
+    Key("parameters", "mapping", "Values of parameters for this test."),
+    Key(
+        "given",
+        "mapping of inputs to rows",
+        "Rows of the inputs: a list of mappings, or `{file: rows.csv}` (`.csv`, `.json`, `.jsonl`), relative to this "
+        "file. An input that is not named has no rows.",
+        required=True,
+    ),
+    Key("expect", "expected result", "What the flow makes of them.", required=True),
+)
+
+TEST_EXPECTATION = section(
+    "expected result",
+    "Rows in the form of `given`. Only columns that are named in a row are compared.",
+    Key("rows", "rows", "Rows of the result; of a keyed table, its rows after the batch."),
+    Key("quarantine", "rows", "Rejected rows: `_cause`, and columns of the record or the row."),
+    Key("topics", "mapping of topics to rows", "Records of topic sinks: `_key`, `value`, and the fields of the value."),
+    Key("ordered", "`true` or `false`", "Whether the order of rows matters.", default="`false`"),
+    Key("failure", "text", "The flow fails, and this is a part of the message."),
+)
+
+#: in the order of the reference page
+SECTIONS = (TEST_FILE, TEST, TEST_EXPECTATION)
 
 Rows = tuple[Mapping[str, Any], ...]
 
@@ -72,7 +108,7 @@ class FlowTestReader:
         for path in paths:
             name = os.path.join(os.path.dirname(self._top), path)
             root = read_document(self._read_file(path), name, self._problems)
-            fields = Fields(root, keys.TEST_FILE, "the file", self._problems)
+            fields = Fields(root, TEST_FILE, "the file", self._problems)
             found += [self._test(node, path) for node in fields.items("tests")]
         seen: dict[str, FlowTest] = {}
         for test in found:
@@ -83,11 +119,11 @@ class FlowTestReader:
         return tuple(found)
 
     def _test(self, node: Node, path: str) -> FlowTest:
-        fields = Fields(node, keys.TEST, "a test", self._problems)
+        fields = Fields(node, TEST, "a test", self._problems)
         name = fields.text("name")
         given = {key.text: self._rows(value, f"given {key.text!r}", path) for key, value in _entries(fields, "given")}
         expect = fields.node("expect") or Node("mapping", node.place)
-        outcome = Fields(expect, keys.TEST_EXPECTATION, f"test {name!r}: expect", self._problems)
+        outcome = Fields(expect, TEST_EXPECTATION, f"test {name!r}: expect", self._problems)
         outputs = [(key, rows) for key in OUTPUTS if (rows := outcome.node(key)) is not None]
         outputs += [(f"topic {key.text}", rows) for key, rows in _entries(outcome, "topics")]
         expected = tuple(

@@ -1,4 +1,7 @@
-"""Every key of a declaration, in one table. The reader, its error messages and the reference page are based on it."""
+"""Every key of a declaration, in one table. The reader, its error messages and the reference page are based on it.
+
+The keys of declared tests are in `flow_tests`.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ class Section:
     keys: Mapping[str, Key]
 
 
-def _section(title: str, meaning: str, *keys: Key) -> Section:
+def section(title: str, meaning: str, *keys: Key) -> Section:
+    """Return the section with these keys."""
     return Section(title, meaning, {key.name: key for key in keys})
 
 
@@ -69,16 +73,13 @@ def _one_of(words: tuple[str, ...]) -> str:
     return ", ".join(f"`{word}`" for word in words[:-1]) + f" or `{words[-1]}`"
 
 
-PIPELINE = _section(
+PIPELINE = section(
     "pipeline",
     "The file itself.",
     Key("name", "name", "Names the consumer groups, the checkpoints and the transactional ids.", required=True),
     Key("description", "text", "For people."),
     Key(
-        "brokers",
-        "HOST:PORT, ...",
-        "Bootstrap servers: Ottla or any other Kafka cluster.",
-        default="`127.0.0.1:9092`",
+        "brokers", "HOST:PORT, ...", "Bootstrap servers: Ottla or any other Kafka cluster.", default="`127.0.0.1:9092`"
     ),
     Key(
         "properties",
@@ -146,7 +147,7 @@ PIPELINE = _section(
     Key("flows", "mapping of names to flows", "Tables and views that are computed from them.", required=True),
 )
 
-PARAMETER = _section(
+PARAMETER = section(
     "parameter",
     "A value that is used as `${name}`.",
     Key("type", _one_of(PARAMETER_TYPES), "Type of the value.", default="`string`"),
@@ -160,7 +161,7 @@ PARAMETER = _section(
     ),
 )
 
-ENVIRONMENT = _section(
+ENVIRONMENT = section(
     "environment",
     "Values of parameters, and settings that replace those of the pipeline; `properties` and `spark` add to them.",
     Key("description", "text", "For people."),
@@ -173,7 +174,7 @@ ENVIRONMENT = _section(
     ),
 )
 
-OPENLINEAGE = _section(
+OPENLINEAGE = section(
     "OpenLineage",
     "Events of runs for a lineage backend such as Marquez. Give `url` or `file`.",
     Key("url", "URL", "Address of the backend, such as `http://marquez:5000`.", default="`OPENLINEAGE_URL`"),
@@ -183,7 +184,7 @@ OPENLINEAGE = _section(
     Key("namespace", "text", "Namespace of the jobs.", default="`OPENLINEAGE_NAMESPACE`, else `ottla`"),
 )
 
-ZONE = _section(
+ZONE = section(
     "zone",
     "A label of flows and the rules for them. A zone without rules is written `name: {}`.",
     Key("description", "text", "For people."),
@@ -210,14 +211,14 @@ ZONE = _section(
     Key("forbids", "key or list of keys", "Keys that no flow may have, of the same list."),
 )
 
-INCLUDED = _section(
+INCLUDED = section(
     "included file",
     "A file that `include` names. Paths in it are relative to it.",
     Key("sources", "mapping of names to sources", "As in the pipeline; names are unique in all files together."),
     Key("flows", "mapping of names to flows", "As in the pipeline; names are unique in all files together."),
 )
 
-SOURCE = _section(
+SOURCE = section(
     "source",
     "A topic and the encoding of its values.",
     Key("topic", "topic", "Name of the topic.", required=True),
@@ -287,15 +288,10 @@ SOURCE = _section(
     Key("watermark", "watermark", "Event time and the allowed lateness of records."),
 )
 
-REGISTRY_SCHEMA = _section(
+REGISTRY_SCHEMA = section(
     "registry schema",
     "Values or keys with Confluent's framing whose schemas are in a [schema registry](#schemas-in-a-schema-registry).",
-    Key(
-        "registry",
-        "subject",
-        "The subject of the schema, such as `orders-value`.",
-        required=True,
-    ),
+    Key("registry", "subject", "The subject of the schema, such as `orders-value`.", required=True),
     Key(
         "version",
         "`latest` or number",
@@ -311,7 +307,7 @@ REGISTRY_SCHEMA = _section(
     ),
 )
 
-WATERMARK = _section(
+WATERMARK = section(
     "watermark",
     "Event time. Windows stay open, and deduplication remembers rows, until `delay` after the latest time seen.",
     Key(
@@ -323,7 +319,7 @@ WATERMARK = _section(
     Key("delay", "duration", "Allowed lateness: rows may be this much older than the latest time seen.", required=True),
 )
 
-FLOW = _section(
+FLOW = section(
     "flow",
     "One table or view and its computation. Other flows read it by its name.",
     Key(
@@ -394,7 +390,7 @@ FLOW = _section(
     ),
 )
 
-STEP = _section(
+STEP = section(
     "step",
     "Either `sql` or `python`. The next step reads the result as `previous`.",
     Key("sql", "query", "A query over the names in `from`, the results of earlier steps, and `previous`."),
@@ -409,7 +405,7 @@ STEP = _section(
     Key("as", "name", "A name for the result, for later steps."),
 )
 
-EXPECTATION = _section(
+EXPECTATION = section(
     "expectation",
     "A condition on a row. A row violates it if it is false or NULL.",
     Key("name", "text", "Name of the expectation in metrics and causes.", required=True),
@@ -422,7 +418,7 @@ EXPECTATION = _section(
     ),
 )
 
-TABLE_SINK = _section(
+TABLE_SINK = section(
     "table sink",
     "A table in the lake: `storage`/zone/table.",
     Key("table", "name", "The table.", required=True),
@@ -457,11 +453,7 @@ TABLE_SINK = _section(
         default="the position of the record (`_timestamp`, `_offset`); the later batch for rows without one and with "
         "`emit: changes`",
     ),
-    Key(
-        "delete_when",
-        "SQL predicate",
-        "Keyed tables: a row for which it is true deletes the row with its key.",
-    ),
+    Key("delete_when", "SQL predicate", "Keyed tables: a row for which it is true deletes the row with its key."),
     Key(
         "history",
         "`true` or `false`",
@@ -480,7 +472,7 @@ TABLE_SINK = _section(
     Key("vacuum", "vacuum", "Delete files of old versions, at intervals."),
 )
 
-COMPACTION = _section(
+COMPACTION = section(
     "compaction",
     "Puts small files of a Delta table together while the pipeline runs (Delta's OPTIMIZE). No row changes, and flows "
     "that read the table do not get its rows again. See [maintenance](../operate/pipelines.md#maintenance-of-tables).",
@@ -488,7 +480,7 @@ COMPACTION = _section(
     Key("target_file_size", "size", "Size of the files, such as `128MB`.", default="that of Delta, 100 MB"),
 )
 
-VACUUM = _section(
+VACUUM = section(
     "vacuum",
     "Deletes files of a Delta table that only old versions have, while the pipeline runs.",
     Key("every", "duration", "How often.", default="`1d`"),
@@ -500,7 +492,7 @@ VACUUM = _section(
     ),
 )
 
-TOPIC_SINK = _section(
+TOPIC_SINK = section(
     "topic sink",
     "A topic. Headers contain the lineage.",
     Key("topic", "topic", "Name of the topic.", required=True),
@@ -572,51 +564,14 @@ TOPIC_SINK = _section(
     ),
 )
 
-SIDE_OUTPUT = _section(
+SIDE_OUTPUT = section(
     "side output",
     "Either a table or a topic.",
     Key("table", "name", "A Delta table under `storage`/quarantine or `storage`/late."),
     Key("topic", "topic", "A topic, with the row as JSON and the cause in the header `_cause`."),
 )
 
-TEST_FILE = _section(
-    "test file",
-    "A file `tests/*.yaml` of a project. See [tests](../guides/pipelines.md#tests).",
-    Key("tests", "list of tests", "Unit tests of flows.", required=True),
-)
-
-TEST = _section(
-    "test",
-    "Rows that a flow is given, and the rows that it makes of them.",
-    Key("name", "text", "Name of the test, unique in the project.", required=True),
-    Key("description", "text", "For people."),
-    Key("flow", "name", "The flow to test.", required=True),
-    Key("parameters", "mapping", "Values of parameters for this test."),
-    Key(
-        "given",
-        "mapping of inputs to rows",
-        "Rows of the inputs: a list of mappings, or `{file: rows.csv}` (`.csv`, `.json`, `.jsonl`), relative to this "
-        "file. An input that is not named has no rows.",
-        required=True,
-    ),
-    Key("expect", "expected result", "What the flow makes of them.", required=True),
-)
-
-TEST_EXPECTATION = _section(
-    "expected result",
-    "Rows in the form of `given`. Only columns that are named in a row are compared.",
-    Key("rows", "rows", "Rows of the result; of a keyed table, its rows after the batch."),
-    Key("quarantine", "rows", "Rejected rows: `_cause`, and columns of the record or the row."),
-    Key(
-        "topics",
-        "mapping of topics to rows",
-        "Records of topic sinks: `_key`, `value`, and the fields of the value.",
-    ),
-    Key("ordered", "`true` or `false`", "Whether the order of rows matters.", default="`false`"),
-    Key("failure", "text", "The flow fails, and this is a part of the message."),
-)
-
-#: in the order of the reference page
+#: in the order of the reference page, on which those of `flow_tests` follow
 SECTIONS = (
     PIPELINE,
     INCLUDED,
@@ -635,7 +590,4 @@ SECTIONS = (
     VACUUM,
     TOPIC_SINK,
     SIDE_OUTPUT,
-    TEST_FILE,
-    TEST,
-    TEST_EXPECTATION,
 )

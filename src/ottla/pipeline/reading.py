@@ -1,8 +1,7 @@
-"""From nodes to a Declaration: each value for itself. What things mean together is in graph.py and checks.py."""
+"""From nodes to a Declaration: each value on its own. `graph.py` and `checks.py` check what values mean together."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -17,7 +16,6 @@ from ottla.pipeline.declaration import (
     Compaction,
     Declaration,
     Flow,
-    Framing,
     Input,
     OpenLineage,
     PartitionColumn,
@@ -42,12 +40,11 @@ from ottla.pipeline.fields import Fields, as_mapping
 from ottla.pipeline.parameters import HIDDEN_VALUE
 from ottla.pipeline.problems import Problems, suggestion
 from ottla.pipeline.project import ReadFile
-from ottla.pipeline.schema import BadType, Column, parse_ddl, parse_type
+from ottla.pipeline.schema_reading import SchemaReader
 from ottla.pipeline.zone_rules import DEFAULT_ZONES, may_decode, read_zones
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _PARTITION = re.compile(r"(\w+)\s*\(\s*(\w+)\s*\)")
-_SCHEMA_FILES = {"json": (".ddl",), "avro": (".avsc",), "protobuf": (".proto", ".desc")}
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _DEFAULT_TRIGGER = Trigger(kind="available-now")
 
@@ -60,7 +57,7 @@ class DeclarationReader:
     ) -> None:
         self._file = file
         self._problems = problems
-        self._read_file = read_file
+        self._schemas = SchemaReader(problems, read_file)
         self._calls = calls or {}
         self._zones = DEFAULT_ZONES
         #: of tables that do not say whether they take new columns
@@ -115,9 +112,9 @@ class DeclarationReader:
     def _source(self, name: Node, node: Node) -> Source:
         fields = Fields(node, keys.SOURCE, f"source {name.text!r}", self._problems)
         form = fields.choice("format", keys.FORMATS)
-        registry = self._registry_schema(fields, form, keys.LATEST) if fields.has("format") else None
+        registry = self._schemas.read_value_schema(fields, form, keys.LATEST) if fields.has("format") else None
         key_format = fields.choice("key_format", keys.KEY_FORMATS)
-        columns = self._schema(fields, form) if fields.has("format") and registry is None else ()
+        columns = self._schemas.read_columns(fields, form) if fields.has("format") and registry is None else ()
         source = Source(
             name=name.text,
             topic=fields.topic("topic"),
@@ -126,10 +123,10 @@ class DeclarationReader:
             columns=columns,
             schema_file=fields.text("schema_file") or None,
             message=fields.text("message") or None,
-            framing=self._framing(fields, form) if registry is None else None,
+            framing=self._schemas.read_framing(fields, form) if registry is None else None,
             registry=registry,
             key_format=cast(Any, key_format),
-            key_registry=self._key_schema(fields, key_format, keys.LATEST),
+            key_registry=self._schemas.read_key_schema(fields, key_format, keys.LATEST),
             key_message=fields.text("key_message") or None,
             null_values=cast(Any, fields.choice("null_values", keys.NULL_VALUES)),
             starting_offsets=self._starting_offsets(fields),
@@ -143,217 +140,6 @@ class DeclarationReader:
         if form != "protobuf":
             fields.refuse("message", "only Protobuf files have messages", "remove it")
         return source
-
-    def _registry_schema(self, fields: Fields, form: str, default: str | None) -> RegistrySchema | None:
-        """Return the schema of a registry under `schema`; None if there is something else. `default` is the version."""
-        node = fields.node("schema")
-        if node is None or not _is_registry_schema(node, form):
-            return None
-        if form in ("bytes", "string"):
-            fields.refuse("schema", f"format {form} has no schema", "remove it, or choose another format")
-        for key in ("framing", "schema_id"):
-            if fields.has(key):
-                what = "values with a schema of a registry have Confluent's framing and their schema id"
-                fields.refuse(key, what, "remove it")
-        return self._subject(node, f"{fields.called}: schema", default)
-
-    def _key_schema(self, fields: Fields, form: str | None, default: str | None) -> RegistrySchema | None:
-        """Return the schema of the keys; None if they have none. `default` is the version."""
-        if form != "protobuf":
-            fields.refuse("key_message", "only keys of format protobuf have messages", "remove it")
-        if form not in keys.KEY_SCHEMA_FORMATS:
-            advice = f"add key_format: {' or '.join(keys.KEY_SCHEMA_FORMATS)}, or remove it"
-            fields.refuse("key_schema", "keys have a schema only with a format", advice)
-            return None
-        node = fields.node("key_schema")
-        if node is None:
-            what = f"{fields.called}: key_format {form} needs the schema of the keys"
-            fields.problem(fields.place_of("key_format"), what, "add key_schema: {registry: SUBJECT}")
-            return None
-        return self._subject(node, f"{fields.called}: key_schema", default)
-
-    def _subject(self, node: Node, called: str, default: str | None) -> RegistrySchema:
-        inner = Fields(node, keys.REGISTRY_SCHEMA, called, self._problems)
-        version = inner.node("version")
-        chosen = version.text if version is not None else default
-        if version is not None and version.text != keys.LATEST and inner.count("version") is None:
-            chosen = keys.LATEST
-        if default is not None or version is not None:
-            inner.refuse("register", "only a topic sink without a version registers its schema", "remove it")
-        return RegistrySchema(subject=inner.text("registry"), version=chosen, register=inner.flag("register", True))
-
-    def _schema(self, fields: Fields, form: str) -> tuple[Column, ...]:
-        if form in ("bytes", "string"):
-            advice = f"remove it: a value of format {form} is one column, 'value'"
-            fields.refuse("schema", f"format {form} has no schema", advice)
-            fields.refuse("schema_file", f"format {form} has no schema", advice)
-            return (Column("value", "BINARY" if form == "bytes" else "STRING"),)
-        if fields.has("schema") and fields.has("schema_file"):
-            fields.problem(
-                fields.place_of("schema_file"), f"{fields.called} has both 'schema' and 'schema_file'", "keep one"
-            )
-        if form in ("avro", "protobuf"):
-            suffix = _SCHEMA_FILES[form][0]
-            instead = f"write schema_file: file{suffix}, or schema: {{registry: SUBJECT}}"
-            fields.refuse("schema", f"format {form} needs its own schema language", instead)
-            if not fields.has("schema_file") and not fields.has("schema"):
-                fields.problem(fields.place, f"{fields.called} has no schema", f"add schema_file: file{suffix}")
-        elif not fields.has("schema_file") and not fields.has("schema"):
-            fields.problem(
-                fields.place,
-                f"{fields.called} has no schema",
-                "add schema: with one 'field: type' per line, or schema_file",
-            )
-        if fields.has("schema_file"):
-            return self._schema_of_file(fields, form)
-        node = fields.node("schema") if form == "json" else None
-        return self._inline_schema(fields, node) if node is not None else ()
-
-    def _inline_schema(self, fields: Fields, node: Node) -> tuple[Column, ...]:
-        columns: list[Column] = []
-        if node.kind == "text":
-            try:
-                columns = list(parse_ddl(node.text))
-            except BadType as bad:
-                fields.problem(node.as_text().place_of(bad.position), f"{fields.called}: {bad.what}", bad.instead)
-        elif node.kind == "mapping":
-            for name, value in node.entries:
-                spelt = self._field_type(fields, name.text, value)
-                if any(name.text.lower() == column.name.lower() for column in columns):
-                    fields.problem(name.place, f"{fields.called}: the field {name.text!r} is there twice", "rename one")
-                columns.append(Column(name.text, spelt.removesuffix(" NOT NULL"), not spelt.endswith(" NOT NULL")))
-                if name.text.startswith("_"):
-                    advice = f"name it {name.text.lstrip('_') or 'value'}"
-                    fields.problem(name.place, f"{fields.called}: names with _ in front are Ottla's own", advice)
-        else:
-            fields.problem(
-                node.place, f"{fields.called}: 'schema' is {node.kind_name}", "write one 'field: type' per line"
-            )
-        return tuple(columns)
-
-    def _field_type(self, fields: Fields, name: str, node: Node) -> str:
-        """Types nest as YAML does: a mapping is a STRUCT, a list of one is an ARRAY."""
-        if node.kind == "mapping":
-            inner = ", ".join(f"`{key}`: {self._field_type(fields, key, one)}" for key, one in as_mapping(node).items())
-            return f"STRUCT<{inner}>"
-        if node.kind == "list" and len(node.items) == 1:
-            return f"ARRAY<{self._field_type(fields, name, node.items[0])}>"
-        if node.kind == "nothing" and name.endswith(")"):
-            # The second half of a type that braces have cut in two; the problem is in the list already.
-            return "STRING"
-        if node.kind == "text":
-            bare = re.sub(r"\s+not\s+null\s*$", "", node.text, flags=re.IGNORECASE)
-            try:
-                return parse_type(bare) + (" NOT NULL" if bare != node.text else "")
-            except BadType as bad:
-                cut = bare.count("(") > bare.count(")") or bare.count("<") > bare.count(">")
-                instead = "between braces put it in quotes, or write one field per line" if cut else bad.instead
-                place = node.as_text().place_of(bad.position)
-                fields.problem(place, f"{fields.called}: field {name!r}: {bad.what}", instead)
-                return "STRING"
-        fields.problem(
-            node.place, f"{fields.called}: field {name!r} is {node.kind_name}", "write a type, such as string"
-        )
-        return "STRING"
-
-    def _schema_of_file(self, fields: Fields, form: str) -> tuple[Column, ...]:
-        node = fields.node("schema_file")
-        if node is None or node.kind != "text":
-            fields.text("schema_file")
-            return ()
-        return self._read_schema_file(fields, node, form)
-
-    def _read_schema_file(self, fields: Fields, node: Node, form: str) -> tuple[Column, ...]:
-        """Return the columns in a schema file, as far as they are known here. Add a problem if it is no schema."""
-        suffixes = _SCHEMA_FILES[form]
-        if not node.text.endswith(suffixes):
-            advice = f"name a file that ends in {' or '.join(suffixes)}"
-            fields.problem(node.place, f"{fields.called}: {node.text!r} is no schema of format {form}", advice)
-            return ()
-        try:
-            data = self._read_file(node.text)
-        except OSError as error:
-            what = f"{fields.called}: {node.text} cannot be read: {error.strerror or error}"
-            fields.problem(node.place, what, "name a file relative to this one")
-            return ()
-        return self._columns_in_file(fields, node, form, data)
-
-    def _columns_in_file(self, fields: Fields, node: Node, form: str, data: bytes) -> tuple[Column, ...]:
-        try:
-            if form == "json":
-                return parse_ddl(data.decode())
-            if form == "avro":
-                schema = json.loads(data)
-                if not isinstance(schema, dict) or schema.get("type") != "record" or not schema.get("fields"):
-                    raise ValueError("an Avro schema of a topic is a record with fields")
-        except BadType as bad:
-            fields.problem(node.place, f"{fields.called}: {node.text}: {bad.what}", bad.instead)
-        except ValueError as error:
-            fields.problem(node.place, f"{fields.called}: {node.text}: {error}", "correct that file")
-        # What Avro and Protobuf become in Spark is for those who decode them to say.
-        return ()
-
-    def _framing(self, fields: Fields, form: str) -> Framing | None:
-        """Return the schema ids of a source, or None if its values have no framing."""
-        node = fields.node("framing")
-        if node is None or (node.kind == "text" and node.text == "none"):
-            return None
-        if form in ("bytes", "string"):
-            fields.refuse("framing", f"format {form} is not decoded by a schema", "remove it, or choose another format")
-            return None
-        ids = as_mapping(node).get("confluent") if node.kind == "mapping" and len(node.entries) == 1 else None
-        if ids is not None and ids.kind == "text" and ids.text == keys.ANY_ID:
-            return Framing(any_id=True)
-        known = self._schema_ids(fields, ids, form) if ids is not None and ids.kind in ("mapping", "list") else {}
-        if known is not None and not known:
-            what = f"{fields.called}: framing does not say which schema ids are known"
-            suffix = _SCHEMA_FILES[form][0]
-            files = "[1, 2]" if form == "json" else f"{{1: v1{suffix}, 2: v2{suffix}}}"
-            fields.problem(node.place, what, f"write framing: {{confluent: {files}}}, or {{confluent: {keys.ANY_ID}}}")
-        return Framing(schema_files=known or {})
-
-    def _schema_ids(self, fields: Fields, node: Node, form: str) -> dict[int, str | None] | None:
-        """Return a schema file for each id, None for an id in a list. Return None after a problem."""
-        entries = node.entries if node.kind == "mapping" else tuple((item, None) for item in node.items)
-        known: dict[int, str | None] = {}
-        sound = True
-        for key, file in entries:
-            if not _is_schema_id(key) or int(key.text) in known:
-                what = f"{fields.called}: framing: {key.text or key.kind_name!r} is no schema id, or is there twice"
-                fields.problem(key.place, what, f"write each id once, a number from 0 to {keys.SCHEMA_ID_MAX}")
-                sound = False
-                continue
-            known[int(key.text)] = file.text if file is not None else None
-            if file is not None and form == "json":
-                what = (
-                    f"{fields.called}: framing: format json needs no schema for an id, because values name their fields"
-                )
-                fields.problem(file.place, what, f"write framing: {{confluent: [{key.text}]}}")
-            elif file is not None and file.kind != "text":
-                what = f"{fields.called}: framing: the schema of id {key.text} is {file.kind_name}"
-                fields.problem(file.place, what, f"name a file that ends in {' or '.join(_SCHEMA_FILES[form])}")
-            elif file is not None:
-                self._read_schema_file(fields, file, form)
-        return known if sound else None
-
-    def _written_schema_id(self, fields: Fields, form: str) -> int | None:
-        """Return the schema id that a sink writes, or None if it writes no framing."""
-        framed = fields.choice("framing", keys.FRAMINGS) == "confluent"
-        node = fields.node("schema_id")
-        if not framed:
-            fields.refuse("schema_id", "a schema id is written with framing: confluent only", "add it, or remove this")
-            return None
-        if form in ("bytes", "string"):
-            fields.refuse("framing", f"format {form} has no schema", "remove it, or choose another format")
-            return None
-        advice = f"add schema_id: with the id that the registry gave the schema, from 0 to {keys.SCHEMA_ID_MAX}"
-        if node is None:
-            fields.problem(fields.place_of("framing"), f"{fields.called}: framing has no schema id", advice)
-            return None
-        if not _is_schema_id(node):
-            fields.problem(node.place, f"{fields.called}: {node.text or node.kind_name!r} is no schema id", advice)
-            return None
-        return int(node.text)
 
     def _starting_offsets(self, fields: Fields) -> Any:
         node = fields.node("starting_offsets")
@@ -554,13 +340,13 @@ class DeclarationReader:
         if form in ("bytes", "string") and len(value) != 1:
             what = f"{inner.called}: format {form} writes exactly one column"
             inner.problem(inner.place_of("value"), what, "add value: COLUMN, or write format: json")
-        registry = self._registry_schema(inner, form, None)
+        registry = self._schemas.read_value_schema(inner, form, None)
         key_format = inner.choice("key_format", keys.KEY_SCHEMA_FORMATS) if inner.has("key_format") else None
-        key_registry = self._key_schema(inner, key_format, None)
+        key_registry = self._schemas.read_key_schema(inner, key_format, None)
         if registry is None:
             inner.refuse("schema", "a topic sink takes its schema from a file or a registry",
                          "write schema: {registry: SUBJECT}")  # fmt: skip
-        self._check_sink_schema(inner, form, registry)
+        self._schemas.check_sink(inner, form, registry)
         return TopicSink(
             topic=inner.topic("topic"),
             format=cast(Any, form),
@@ -571,7 +357,7 @@ class DeclarationReader:
             value=value,
             schema_file=inner.text("schema_file") or None,
             message=inner.text("message") or None,
-            schema_id=self._written_schema_id(inner, form) if registry is None else None,
+            schema_id=self._schemas.read_schema_id(inner, form) if registry is None else None,
             registry=registry,
             delivery=cast(Any, inner.choice("delivery", keys.DELIVERIES)),
             tombstone_when=inner.written("tombstone_when"),
@@ -595,22 +381,6 @@ class DeclarationReader:
             what = f"{fields.called}: a list of columns is a key with a schema"
             fields.problem(node.place, what, "write key: COLUMN, or add key_format: and key_schema:")
         return fields.columns("key")
-
-    def _check_sink_schema(self, fields: Fields, form: str, registry: RegistrySchema | None) -> None:
-        if form not in ("avro", "protobuf"):
-            fields.refuse("schema_file", f"format {form} is written without a schema file", "remove it")
-            return
-        if registry is not None and registry.version is not None:
-            fields.refuse("schema_file", "the schema is that of a version of the registry", "remove it, or the version")
-        elif fields.has("schema_file"):
-            self._schema_of_file(fields, form)
-            if registry is not None and fields.text("schema_file").endswith(".desc"):
-                what = f"{fields.called}: a registry takes texts"
-                fields.problem(fields.place_of("schema_file"), what, "name a file that ends in .proto")
-        elif registry is None or form == "protobuf":
-            suffix = _SCHEMA_FILES[form][0]
-            more = ", or version: latest to the schema" if registry is not None else ""
-            fields.problem(fields.place, f"{fields.called} has no schema", f"add schema_file: file{suffix}{more}")
 
     def _partition_column(self, fields: Fields, node: Node) -> PartitionColumn:
         call = _PARTITION.fullmatch(node.text.strip())
@@ -683,21 +453,3 @@ class DeclarationReader:
                     place, f"{one.strip()!r} is no broker's address", "write HOST:PORT, such as 127.0.0.1:9092"
                 )
         return text
-
-
-def _is_registry_schema(node: Node, form: str) -> bool:
-    """Return whether a mapping names a subject. A JSON value may also have a field of the name `registry`."""
-    subject = as_mapping(node).get("registry") if node.kind == "mapping" else None
-    if subject is None or form != "json":
-        return subject is not None
-    try:
-        parse_type(subject.text)
-    except BadType:
-        return subject.kind == "text" and {key.text for key, _ in node.entries} <= keys.REGISTRY_SCHEMA.keys.keys()
-    return False
-
-
-def _is_schema_id(node: Node) -> bool:
-    """Return whether a node is a schema id. Keys of mappings are text, also if they are numbers."""
-    is_number = node.kind in ("number", "text") and re.fullmatch(r"[0-9]{1,10}", node.text, re.ASCII) is not None
-    return is_number and int(node.text) <= keys.SCHEMA_ID_MAX

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from small_pipeline import HEAD
 
-from ottla.pipeline import Arguments, BadDeclaration, Declaration, Pipeline
+from ottla.pipeline import Arguments, BadDeclaration, Declaration, Pipeline, flow_tests
 from ottla.pipeline.declaration import SqlStep
 from ottla.pipeline.environments import _SQL_PATHS
 from ottla.pipeline.keys import SECTIONS
@@ -273,7 +273,7 @@ def test_every_key_with_sql_gets_literals() -> None:
     titles = {"flow": (), "step": ("steps",), "expectation": ("expect",), "table sink": ("to",), "topic sink": ("to",)}
     paths = {
         ("flows", "*", *titles[section.title], key.name)
-        for section in SECTIONS
+        for section in (*SECTIONS, *flow_tests.SECTIONS)
         for key in section.keys.values()
         if key.value in ("query", "SQL predicate")
     }
