@@ -1,13 +1,13 @@
-"""The driver's side of writing a table: files that tasks have written become rows of it, all at once. Without Spark.
+"""The driver's side of writing a table: add the files that tasks have written, all in one commit. Without Spark.
 
-Exactly once: a commit of Delta's log carries, beside the files, the writer's name and the number of its batch. A batch
-whose number the table has already is not added again, and of two drivers that try at once Delta lets one win.
+Exactly once: a commit of Delta's log has, beside the files, the name of the writer and the number of its batch. A batch
+that the table has is not added again. If two drivers commit at the same time, Delta lets one of them succeed.
 
-1 the table is made or given new columns, if need be: neither does harm when the rows never come
-2 what the table has of this writer is looked up: the batch is there, its new files are deleted, done
-3 files and number are committed in one file of the log: this is the moment
+    1  create the table, or add new columns to it, if necessary: neither changes a row
+    2  if the table has the batch of this writer: delete the new files and return
+    3  commit the files and the number of the batch, in one file of the log: the only decision
 
-A commit may fail after it was decided. So ``discard`` is for files of which it is known that no commit was tried.
+A commit that raised may have succeeded. Therefore ``discard`` is only for files that no commit was tried with.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ATTEMPTS: Final = 10
 _BACKOFF_S: Final = 0.05
 #: how many of the last commits are searched for the digest of a batch
 _REMEMBERED: Final = 100
-#: what a commit says of itself in the table's history
+#: the names of a batch and of its digest in the information of a commit
 _BATCH: Final = "ottla.batch"
 _OFFSETS: Final = "ottla.offsets"
 
@@ -57,7 +57,7 @@ class BatchMismatch(CommitRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
-    """What is known before the first row is written: the rows fit, and how they are parted."""
+    """What is known before the first row is written: the rows fit the table, and how they are partitioned."""
 
     #: of the rows, in the table's types
     rows: Schema
@@ -66,7 +66,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """What an overwrite takes away: all rows, or those of some partitions."""
+    """What an overwrite deletes: all rows, or those of some partitions."""
 
     where: str | None = None
     schema: bool = False
@@ -102,6 +102,21 @@ class MergedFiles:
     updated: tuple[DataFile, ...] = ()
     #: rows that the version had and the next one has not; no part of the table, but of its change feed
     deleted: tuple[DataFile, ...] = ()
+
+
+class _Change(NamedTuple):
+    """What one commit does to a table."""
+
+    actions: Sequence[AddAction | RemoveAction]
+    #: Delta's: append or overwrite
+    mode: str
+    schema: DeltaSchema
+    #: files to sync with the commit
+    written: Sequence[DataFile]
+    #: information for the table's history
+    info: Mapping[str, Any] | None = None
+    #: whether the commit fails if the table has a newer version than the one that the change was made for
+    only_next_version: bool = False
 
 
 class TableCommit:
@@ -146,30 +161,11 @@ class TableCommit:
         return TablePlan(rows=merged.rows, partition_by=columns)
 
     def commit(self, files: Sequence[DataFile], batch: TableBatch | None = None) -> Committed:
-        """Add files, those of a batch once."""
+        """Add files; those of a batch once."""
         if batch is not None:
             batch = batch._replace(rows=sum(file.rows for file in files))
         self._checkpoint("start")
-        for attempt in range(_ATTEMPTS):
-            table = self._prepare()
-            if batch is not None and has_batch(table, batch):
-                log.info("the table %s has batch %d of %s already", self._location.uri, batch.number, batch.writer)
-                # After a commit that looked failed, the batch that is there may be this very one: vacuum must clean.
-                if not attempt:
-                    discard(self._location, files)
-                return self._skip(table)
-            if not files and self._replace is None:
-                return Committed(version=table.version())
-            self._checkpoint("prepared")
-            try:
-                committed = self._write(table, files, batch)
-            except CommitFailedError as error:
-                # Another writer has deleted rows or written this very batch since the table was loaded.
-                self._retry_later(attempt, error)
-            else:
-                self._checkpoint("committed")
-                return committed
-        raise AssertionError("the last attempt returns or raises")
+        return self._attempt(batch, lambda table: self._addition(table, files), unused=files)
 
     def merge(self, batch: TableBatch, job: Callable[[DeltaTable], MergedFiles | None]) -> Committed:
         """Merge a batch once. ``job`` writes the files for the version of the table that it gets, None if it has none.
@@ -177,27 +173,47 @@ class TableCommit:
         The commit succeeds only if that version is still the newest. Otherwise the job runs again with the newest
         version: rows that were added, changed or moved to other files meanwhile would be lost or there twice.
         """
+
+        def change(table: DeltaTable) -> _Change | None:
+            merged = job(table)
+            return None if merged is None else self._merge_change(table, merged)
+
+        return self._attempt(batch, change)
+
+    def _attempt(
+        self,
+        batch: TableBatch | None,
+        change_of: Callable[[DeltaTable], _Change | None],
+        *,
+        unused: Sequence[DataFile] = (),
+    ) -> Committed:
+        """Commit the change to the newest version of the table, once per batch; nothing if there is no change.
+
+        Retry if another writer has changed the table meanwhile. Delete ``unused`` files if the table has the batch.
+        """
         for attempt in range(_ATTEMPTS):
             table = self._prepare()
-            if has_batch(table, batch):
-                return self._skip(table)
-            merged = job(table)
-            if merged is None:
+            if batch is not None and has_batch(table, batch):
+                log.info("the table %s has batch %d of %s already", self._location.uri, batch.number, batch.writer)
+                # After a failed attempt the table may have the batch with these very files: vacuum deletes unused ones.
+                if not attempt:
+                    discard(self._location, unused)
+                # The process that has committed the batch may have been killed before it synced the commit.
+                sync_commit(self._location, table.version())
+                return Committed(version=table.version(), skipped=True)
+            change = change_of(table)
+            if change is None:
                 return Committed(version=table.version())
             self._checkpoint("prepared")
             try:
-                committed = self._write_merge(table, merged, batch)
+                self._write(table, change, batch)
             except CommitFailedError as error:
+                # Another writer has deleted rows or written this very batch since the table was loaded.
                 self._retry_later(attempt, error)
             else:
                 self._checkpoint("committed")
-                return committed
+                return Committed(version=table.version())
         raise AssertionError("the last attempt returns or raises")
-
-    def _skip(self, table: DeltaTable) -> Committed:
-        # The process that has committed the batch may have been killed before it synced the commit.
-        sync_commit(self._location, table.version())
-        return Committed(version=table.version(), skipped=True)
 
     def _retry_later(self, attempt: int, error: CommitFailedError) -> None:
         """Wait before the next attempt, which loads the table again. Raise CommitRefused after the last attempt."""
@@ -217,7 +233,7 @@ class TableCommit:
         return self._table
 
     def _prepare(self) -> DeltaTable:
-        """The table as it is now, with all the columns of the rows."""
+        """Return the newest version of the table, with all columns of the rows."""
         self._forget_deleted()
         if self._table is None and not self._location.exists():
             self._create()
@@ -243,37 +259,44 @@ class TableCommit:
                 storage_options=dict(self._location.storage) or None,
             )
         except DeltaError:
-            # Another writer may have been faster; then it is the table of both.
+            # Another writer may have created it at the same time; then both write to it.
             if not self._location.exists():
                 raise
 
     def _forget_deleted(self) -> None:
-        """A table that was deleted meanwhile, and perhaps made again, must not be written to from memory."""
+        """Close a table that was deleted, and perhaps created again: the open one does not know that."""
         if self._table is not None:
             last = self._location.files().get_file_info(f"_delta_log/{self._table.version():020}.json")
             if last.type == fs.FileType.NotFound:
                 self._table = None
 
-    def _write(self, table: DeltaTable, files: Sequence[DataFile], batch: TableBatch | None) -> Committed:
+    def _write(self, table: DeltaTable, change: _Change, batch: TableBatch | None) -> None:
+        partition_by = list(table.metadata().partition_columns)
+        properties = properties_of(batch, change.info, only_next_version=change.only_next_version)
+        table.create_write_transaction(
+            list(change.actions), change.mode, change.schema, partition_by, commit_properties=properties
+        )
+        table.update_incremental()
+        sync_commit(self._location, table.version(), [file.path for file in change.written])
+
+    def _addition(self, table: DeltaTable, files: Sequence[DataFile]) -> _Change | None:
+        """Return the change that adds files, in place of others if the write replaces rows; None if it does nothing."""
+        if not files and self._replace is None:
+            return None
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [_add_action(file, now_ms) for file in files]
-        partition_by = list(table.metadata().partition_columns)
         schema, mode = table.schema(), "append"
         if self._replace is not None and self._replace.where is not None:
             actions += self._removals(table, files, now_ms)
         elif self._replace is not None:
             mode = "overwrite"
             if self._replace.schema:
-                schema = to_delta(prepare_new(self._rows, partition_by))
+                schema = to_delta(prepare_new(self._rows, table.metadata().partition_columns))
         # delta-rs would commit removals that it found in an older version: files that a compaction has written since
         # then would stay, with the rows that were to be replaced.
-        properties = properties_of(batch, only_next_version=self._replace is not None)
-        table.create_write_transaction(actions, mode, schema, partition_by, commit_properties=properties)
-        table.update_incremental()
-        sync_commit(self._location, table.version(), [file.path for file in files])
-        return Committed(version=table.version())
+        return _Change(actions, mode, schema, written=files, only_next_version=self._replace is not None)
 
-    def _write_merge(self, table: DeltaTable, merged: MergedFiles, batch: TableBatch) -> Committed:
+    def _merge_change(self, table: DeltaTable, merged: MergedFiles) -> _Change:
         now_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = []
         # Files without a changed row stay as they are.
@@ -284,7 +307,6 @@ class TableCommit:
         else:
             discard(self._location, merged.kept)
         actions += [_add_action(file, now_ms) for file in (*merged.inserted, *merged.updated)]
-        partition_by = list(table.metadata().partition_columns)
         changes = {
             "updated": [file.path for file in merged.updated],
             "deleted": [
@@ -292,12 +314,8 @@ class TableCommit:
                 for file in merged.deleted
             ],
         }
-        properties = properties_of(batch, {MERGE: changes}, only_next_version=True)
-        table.create_write_transaction(actions, "append", table.schema(), partition_by, commit_properties=properties)
-        table.update_incremental()
         written = (*merged.kept, *merged.inserted, *merged.updated, *merged.deleted)
-        sync_commit(self._location, table.version(), [file.path for file in written])
-        return Committed(version=table.version())
+        return _Change(actions, "append", table.schema(), written, {MERGE: changes}, only_next_version=True)
 
     def _removals(self, table: DeltaTable, files: Sequence[DataFile], now_ms: int) -> list[RemoveAction]:
         predicate = self._predicate(schema_of(table), table.metadata().partition_columns)
@@ -406,7 +424,7 @@ def _batch_name(batch: TableBatch) -> str:
 
 
 def discard(location: TableLocation, files: Sequence[DataFile]) -> None:
-    """Files that are in no commit, and never will be."""
+    """Delete files that are in no commit, and never will be."""
     delete_files(location, [file.path for file in files])
 
 

@@ -202,9 +202,11 @@ def test_two_drivers_with_one_batch_commit_it_once(fixture: Fixture) -> None:
     mine, theirs = (fixture.files([{"v": 1}], v="long") for _ in range(2))
     # The zombie has loaded the table; it commits only after the other one has.
     stale = zombie._prepare()
+    change = zombie._addition(stale, theirs)
+    assert change is not None
     TableCommit(fixture.location, schema(v="long")).commit(mine, TableBatch("query", 1))
     with pytest.raises(table_commit.CommitFailedError):
-        zombie._write(stale, theirs, TableBatch("query", 1))
+        zombie._write(stale, change, TableBatch("query", 1))
     assert zombie.commit(theirs, TableBatch("query", 1)).skipped and fixture.values() == [0, 1]
 
 
@@ -213,10 +215,10 @@ def test_append_goes_on_when_others_delete_rows_meanwhile(fixture: Fixture, monk
     commit = TableCommit(fixture.location, schema(v="long"))
     write = commit._write
 
-    def write_after_a_delete(*arguments: Any) -> table_commit.Committed:
+    def write_after_a_delete(*arguments: Any) -> None:
         monkeypatch.setattr(commit, "_write", write)
         DeltaTable(fixture.location.uri).delete("v = 1")
-        return write(*arguments)
+        write(*arguments)
 
     monkeypatch.setattr(commit, "_write", write_after_a_delete)
     commit.commit(fixture.files([{"v": 3}], v="long"), TableBatch("query", 0))
