@@ -37,10 +37,8 @@ from ottla.spark.wire_format import (
     Rejected,
     SchemaRefused,
     SchemaSource,
-    decode_values,
+    ValueDecoder,
     frame,
-    ids_to_check,
-    unframe,
 )
 
 #: fastavro raises these for bytes that do not fit a schema
@@ -74,44 +72,23 @@ _WIDER: Final = ({"int", "long"}, {"float", "double"})
 Convert = Callable[[Any], Any]
 
 
-class AvroDecoder:
-    """Decodes the values of one topic to rows of one type, that of the reader schema.
+class AvroDecoder(ValueDecoder[Any]):
+    """Decodes Avro. Of a writer schema it keeps the schema as fastavro takes it, None if it is the reader schema.
 
     Raises SchemaRefused if the reader schema, or the writer schema of an id that is known in advance, cannot be used.
     """
 
     def __init__(self, source: SchemaSource, *, framed: bool) -> None:
-        self._source = source
-        self._framed = framed
+        super().__init__(source, framed=framed)
         self._document = _parse(source.latest())
         mapping = _Mapping(self._document)
         #: as values come out of fastavro, and as columns have them
         self._stored, self.type, self._convert = mapping.stored, mapping.type, mapping.convert
         self._reader = _without_meaning(self._document)
-        #: by schema id; None if the writer schema is the reader schema
-        self._writers: dict[int, Any] = {}
-        #: why the writer schema of an id cannot be used
-        self._refused: dict[int, str] = {}
-        for schema_id in ids_to_check(source) if framed else ():
-            found = source.find(schema_id)
-            assert found is not None, f"the source does not find its schema id {schema_id}"
-            self._writers[schema_id] = self._resolvable(schema_id, found)
+        self._resolve_known_ids()
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
-        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
-        return decode_values(values, self._decode_one, lambda each: pa.array(each, self._stored).cast(self.type))
-
-    def _decode_one(self, value: bytes | None) -> Any:
-        if value is None:
-            raise Rejected(Cause.NULL_VALUE)
-        if not self._framed:
-            return self._read(value, None)
-        schema_id, payload = unframe(value)
-        writer = self._writer(schema_id)
-        try:
-            return self._read(payload, writer)
-        except Rejected as rejected:
-            raise rejected.with_schema_id(schema_id) from None
+    def _build(self, rows: list[Any]) -> pa.Array:
+        return pa.array(rows, self._stored).cast(self.type)
 
     def _read(self, value: bytes, writer: Any) -> Any:
         stream = io.BytesIO(value)
@@ -129,22 +106,7 @@ class AvroDecoder:
             raise Rejected(Cause.TYPE_MISMATCH, f"{left} bytes are left")
         return self._convert(row) if self._convert is not None else row
 
-    def _writer(self, schema_id: int) -> Any:
-        """Return the schema that a value was written with; None if it is the reader schema."""
-        if schema_id in self._refused:
-            raise Rejected(Cause.TYPE_MISMATCH, self._refused[schema_id])
-        if schema_id not in self._writers:
-            try:
-                found = self._source.find(schema_id)
-                if found is None:
-                    raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
-                self._writers[schema_id] = self._resolvable(schema_id, found)
-            except SchemaRefused as error:
-                self._refused[schema_id] = str(error)
-                raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
-        return self._writers[schema_id]
-
-    def _resolvable(self, schema_id: int, schema: str | bytes) -> Any:
+    def _resolve(self, schema_id: int, schema: str | bytes) -> Any:
         """Return a writer schema as fastavro takes it, or None. Raise SchemaRefused if it does not resolve."""
         try:
             document = _parse(schema)

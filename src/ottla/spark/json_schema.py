@@ -32,7 +32,7 @@ import pyarrow as pa
 from ottla.schemas.data.framing import frame
 from ottla.schemas.json_schema.documents import Documents
 from ottla.schemas.schema import Budget, InvalidSchema, Resolved
-from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, decode_values, unframe
+from ottla.spark.wire_format import Cause, Rejected, SchemaRefused, SchemaSource, ValueDecoder
 
 _INT64: Final = range(-(2**63), 2**63)
 _NULL: Final = "null"
@@ -51,44 +51,22 @@ class _Column:
     nullable: bool = False
 
 
-class JsonDecoder:
-    """Decodes the values of one topic to rows of one type, that of the reader schema."""
+class JsonDecoder(ValueDecoder[None]):
+    """Decodes JSON. The writer schema of an id is not needed: the registry must only know the id."""
 
     def __init__(self, source: SchemaSource, references: Mapping[str, str], *, framed: bool) -> None:
         """Raise SchemaRefused if values of the reader schema have no column."""
-        self._source = source
-        self._framed = framed
+        super().__init__(source, framed=framed)
         column = _column_of(source.latest(), references)
-        self.type, self._read = column.type, column.read
-        self._known: set[int] = set()
+        self.type, self._read_column = column.type, column.read
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
-        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
-        return decode_values(values, self._decode_one, lambda each: pa.array(each, self.type))
+    def _resolve(self, schema_id: int, schema: str | bytes) -> None:
+        return None
 
-    def _decode_one(self, value: bytes | None) -> Any:
-        if value is None:
-            raise Rejected(Cause.NULL_VALUE)
-        if not self._framed:
-            return self._parse(value)
-        schema_id, payload = unframe(value)
-        self._check_id(schema_id)
-        try:
-            return self._parse(payload)
-        except Rejected as rejected:
-            raise rejected.with_schema_id(schema_id) from None
+    def _build(self, rows: list[Any]) -> pa.Array:
+        return pa.array(rows, self.type)
 
-    def _check_id(self, schema_id: int) -> None:
-        if schema_id in self._known:
-            return
-        try:
-            if self._source.find(schema_id) is None:
-                raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
-        except SchemaRefused as error:
-            raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
-        self._known.add(schema_id)
-
-    def _parse(self, payload: bytes) -> Any:
+    def _read(self, payload: bytes, writer: None) -> Any:
         try:
             document = json.loads(payload, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -96,7 +74,7 @@ class JsonDecoder:
         if document is None:
             raise Rejected(Cause.NULL_VALUE)
         try:
-            return self._read(document)
+            return self._read_column(document)
         except _Misfit as misfit:
             raise Rejected(Cause.TYPE_MISMATCH, str(misfit)) from None
 

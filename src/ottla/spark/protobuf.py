@@ -49,11 +49,9 @@ from ottla.spark.wire_format import (
     SchemaRefused,
     SchemasById,
     SchemaSource,
+    ValueDecoder,
     decode_indexes,
-    decode_values,
     frame,
-    ids_to_check,
-    unframe,
 )
 
 _WELL_KNOWN: Final = (timestamp_pb2, duration_pb2, wrappers_pb2, struct_pb2)
@@ -101,46 +99,29 @@ _MICROS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ProtobufDecoder:
-    """Decodes the values of one topic to rows of one type, that of the reader schema.
+class ProtobufDecoder(ValueDecoder[tuple[int, ...]]):
+    """Decodes Protobuf. Of a writer schema it keeps the path to the message.
 
     Raises SchemaRefused if the reader schema, or the writer schema of an id that is known in advance, cannot be used.
     """
 
     def __init__(self, source: SchemaSource, message: str | None, *, framed: bool) -> None:
-        self._source = source
-        self._framed = framed
+        super().__init__(source, framed=framed)
         self._descriptor = find_message(source.latest(), message)
         self._class = message_factory.GetMessageClass(self._descriptor)
         self.type = message_type(self._descriptor)
-        #: by schema id, the path to the message in the writer schema
-        self._indexes: dict[int, tuple[int, ...]] = {}
-        #: why the writer schema of an id cannot be used
-        self._refused: dict[int, str] = {}
-        for schema_id in ids_to_check(source) if framed else ():
-            found = source.find(schema_id)
-            assert found is not None, f"the source does not find its schema id {schema_id}"
-            self._indexes[schema_id] = self._resolvable(schema_id, found)
+        self._resolve_known_ids()
 
-    def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
-        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
-        return decode_values(values, self._decode_one, lambda each: _struct_column(self._descriptor, each))
+    def _build(self, rows: list[Message | None]) -> pa.Array:
+        return _struct_column(self._descriptor, rows)
 
-    def _decode_one(self, value: bytes | None) -> Message:
-        if value is None:
-            raise Rejected(Cause.NULL_VALUE)
-        if not self._framed:
-            return self._parse(value)
-        schema_id, payload = unframe(value)
-        expected = self._find_indexes(schema_id)
-        try:
+    def _read(self, payload: bytes, writer: tuple[int, ...] | None) -> Message:
+        if writer is not None:
             indexes, payload = decode_indexes(payload)
-            if indexes != expected:
+            if indexes != writer:
                 name = self._descriptor.full_name
                 raise Rejected(Cause.TYPE_MISMATCH, f"message indexes {list(indexes)} are not those of {name}")
-            return self._parse(payload)
-        except Rejected as rejected:
-            raise rejected.with_schema_id(schema_id) from None
+        return self._parse(payload)
 
     def _parse(self, value: bytes) -> Message:
         try:
@@ -150,21 +131,7 @@ class ProtobufDecoder:
                 raise Rejected(Cause.TRUNCATED, "the value ends within a field") from None
             raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
 
-    def _find_indexes(self, schema_id: int) -> tuple[int, ...]:
-        if schema_id in self._refused:
-            raise Rejected(Cause.TYPE_MISMATCH, self._refused[schema_id])
-        if schema_id not in self._indexes:
-            try:
-                schema = self._source.find(schema_id)
-                if schema is None:
-                    raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
-                self._indexes[schema_id] = self._resolvable(schema_id, schema)
-            except SchemaRefused as error:
-                self._refused[schema_id] = str(error)
-                raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
-        return self._indexes[schema_id]
-
-    def _resolvable(self, schema_id: int, schema: str | bytes) -> tuple[int, ...]:
+    def _resolve(self, schema_id: int, schema: str | bytes) -> tuple[int, ...]:
         """Return the path to the message in a writer schema. Raise SchemaRefused if its values cannot be read."""
         try:
             writer = find_message(schema, self._descriptor.full_name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ from ottla.schemas.data import framing
 from ottla.schemas.data.framing import BadFrame, Fault
 
 frame = framing.frame
+#: what a decoder keeps of a writer schema
+Writer = TypeVar("Writer")
 
 
 class Cause(StrEnum):
@@ -126,24 +128,81 @@ def ids_to_check(source: SchemaSource) -> Collection[int]:
     return ids
 
 
-def decode_values(
-    values: pa.Array, decode_one: Callable[[bytes | None], Any], build: Callable[[list[Any]], pa.Array]
-) -> tuple[pa.Array, list[str | None]]:
-    """Return a column of decoded values and the causes of rejected ones, whose rows are null.
+class ValueDecoder(Generic[Writer]):
+    """Decodes the values of one topic to rows of one type, that of the reader schema.
 
-    ``decode_one`` raises Rejected; ``build`` makes a column of what it returned.
+    Subclasses set `type` and define how a writer schema is resolved, how a value is read, and how rows become a column.
     """
-    rows: list[Any] = []
-    causes: list[str | None] = []
-    for value in values.to_pylist():
-        row, cause = None, None
+
+    #: of the rows
+    type: pa.DataType
+
+    def __init__(self, source: SchemaSource, *, framed: bool) -> None:
+        self._source = source
+        self._framed = framed
+        #: by schema id
+        self._writers: dict[int, Writer] = {}
+        #: why the writer schema of an id cannot be used
+        self._refused: dict[int, str] = {}
+
+    def decode(self, values: pa.Array) -> tuple[pa.Array, list[str | None]]:
+        """Return a column of the rows' type and the causes of rejected values, whose rows are null."""
+        rows: list[Any] = []
+        causes: list[str | None] = []
+        for value in values.to_pylist():
+            row, cause = None, None
+            try:
+                row = self._decode_one(value)
+            except Rejected as rejected:
+                cause = str(rejected)
+            rows.append(row)
+            causes.append(cause)
+        return _build_array(rows, causes, self._build), causes
+
+    def _resolve(self, schema_id: int, schema: str | bytes) -> Writer:
+        """Return what is needed to read values of a writer schema. Raise SchemaRefused if they cannot be read."""
+        raise NotImplementedError
+
+    def _read(self, payload: bytes, writer: Writer | None) -> Any:
+        """Return a row. `writer` is None for values without framing. Raise Rejected."""
+        raise NotImplementedError
+
+    def _build(self, rows: list[Any]) -> pa.Array:
+        """Return rows as a column."""
+        raise NotImplementedError
+
+    def _resolve_known_ids(self) -> None:
+        """Resolve the writer schemas that are known in advance. Raise SchemaRefused if one cannot be used."""
+        for schema_id in ids_to_check(self._source) if self._framed else ():
+            found = self._source.find(schema_id)
+            assert found is not None, f"the source does not find its schema id {schema_id}"
+            self._writers[schema_id] = self._resolve(schema_id, found)
+
+    def _decode_one(self, value: bytes | None) -> Any:
+        if value is None:
+            raise Rejected(Cause.NULL_VALUE)
+        if not self._framed:
+            return self._read(value, None)
+        schema_id, payload = unframe(value)
+        writer = self._writer(schema_id)
         try:
-            row = decode_one(value)
+            return self._read(payload, writer)
         except Rejected as rejected:
-            cause = str(rejected)
-        rows.append(row)
-        causes.append(cause)
-    return _build_array(rows, causes, build), causes
+            raise rejected.with_schema_id(schema_id) from None
+
+    def _writer(self, schema_id: int) -> Writer:
+        if schema_id in self._refused:
+            raise Rejected(Cause.TYPE_MISMATCH, self._refused[schema_id])
+        if schema_id not in self._writers:
+            try:
+                found = self._source.find(schema_id)
+                if found is None:
+                    raise Rejected(Cause.UNKNOWN_ID, str(schema_id))
+                self._writers[schema_id] = self._resolve(schema_id, found)
+            except SchemaRefused as error:
+                self._refused[schema_id] = str(error)
+                raise Rejected(Cause.TYPE_MISMATCH, str(error)) from None
+        return self._writers[schema_id]
 
 
 def without_absent(values: pa.Array, causes: list[str | None]) -> list[str | None]:
