@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs" / kind / "pipelines.md" for kind in ("guides", "operate", "reference")]
 PURE = ("checks", "declaration", "decorators", "document", "duration", "environments", "expectations", "fields",
         "graph", "keys", "lineage", "load", "parameters", "predicate", "problems", "project", "reading",
-        "row_comparison", "graph_mermaid", "schema", "sql", "openlineage", "sql_shape", "table_fit", "column_lineage")  # fmt: skip
+        "row_comparison", "graph_mermaid", "schema", "sql", "openlineage", "sql_shape", "table_fit",
+        "column_lineage")  # fmt: skip
 
 
 def test_the_tables_of_keys_are_current() -> None:
