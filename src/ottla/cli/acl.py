@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from ottla.cli.connection import Connection, connection_options
-from ottla.cli.group_name import GROUP_NAME
+from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
-from ottla.cli.topic_name import TOPIC_NAME
 from ottla.security.acls import ANY_NAME, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -136,25 +135,26 @@ def _resource_options(patterns: Sequence[str]) -> Callable[[_Function], _Functio
             "--prefixed", is_flag=True, help="The same as --resource-pattern-type prefixed: names are prefixes."
         )
         @functools.wraps(function)
-        def with_resources(
-            *args: Any, topics: tuple[str, ...], groups: tuple[str, ...], cluster: bool,
-            transactional_ids: tuple[str, ...], tokens: tuple[str, ...], users: tuple[str, ...], pattern: str,
-            prefixed: bool, **kwargs: Any,
-        ) -> Any:  # fmt: skip
-            named = (
-                *(Resource(ResourceType.TOPIC, each) for each in topics),
-                *(Resource(ResourceType.GROUP, each) for each in groups),
-                *([Resource(ResourceType.CLUSTER, CLUSTER_NAME)] if cluster else []),
-                *(Resource(ResourceType.TRANSACTIONAL_ID, each) for each in transactional_ids),
-                *(Resource(ResourceType.DELEGATION_TOKEN, each) for each in tokens),
-                *(Resource(ResourceType.USER, each) for each in users),
-            )
-            kind = PatternType.PREFIXED if prefixed else PatternType[pattern.upper()]
-            return function(*args, resources=Resources(named, kind), **kwargs)
+        def with_resources(*args: Any, **options: Any) -> Any:
+            return function(*args, resources=_take_resources(options), **options)
 
         return with_resources  # type: ignore[return-value]
 
     return decorate
+
+
+def _take_resources(options: dict[str, Any]) -> Resources:
+    """Return the resources that the options name, and remove these options."""
+    named = (
+        *(Resource(ResourceType.TOPIC, each) for each in options.pop("topics")),
+        *(Resource(ResourceType.GROUP, each) for each in options.pop("groups")),
+        *([Resource(ResourceType.CLUSTER, CLUSTER_NAME)] if options.pop("cluster") else []),
+        *(Resource(ResourceType.TRANSACTIONAL_ID, each) for each in options.pop("transactional_ids")),
+        *(Resource(ResourceType.DELEGATION_TOKEN, each) for each in options.pop("tokens")),
+        *(Resource(ResourceType.USER, each) for each in options.pop("users")),
+    )
+    pattern, is_prefixed = options.pop("pattern"), options.pop("prefixed")
+    return Resources(named, PatternType.PREFIXED if is_prefixed else PatternType[pattern.upper()])
 
 
 class Rights(NamedTuple):
@@ -228,10 +228,17 @@ def _rights_options(function: _Function) -> _Function:
     @click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster.")
     @functools.wraps(function)
     def with_rights(
-        *args: Any, allowed: tuple[str, ...], denied: tuple[str, ...], allowed_hosts: tuple[str, ...],
-        denied_hosts: tuple[str, ...], operations: tuple[str, ...], producer: bool, consumer: bool, idempotent: bool,
+        *args: Any,
+        allowed: tuple[str, ...],
+        denied: tuple[str, ...],
+        allowed_hosts: tuple[str, ...],
+        denied_hosts: tuple[str, ...],
+        operations: tuple[str, ...],
+        producer: bool,
+        consumer: bool,
+        idempotent: bool,
         **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         wanted = tuple(_OPERATIONS[each] for each in operations)
         rights = Rights(allowed, denied, allowed_hosts, denied_hosts, wanted, producer, consumer, idempotent)
         return function(*args, rights=rights, **kwargs)

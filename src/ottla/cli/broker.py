@@ -40,6 +40,7 @@ LISTENER_DEFAULT = "PLAINTEXT://127.0.0.1:9092"
     help="Set a broker setting, such as num.partitions. Repeatable.",
 )
 def command(
+    *,
     data: str | None,
     listeners: tuple[str, ...],
     broker_id: int | None,

@@ -57,8 +57,8 @@ def show(files: tuple[Path, ...], data: Path | None, output: str) -> None:
 @_authority_key_option
 @_days_option
 def issue(
-    name: str, data: Path, hosts: tuple[str, ...], for_broker: bool, authority_key: Path | None, days: int
-) -> None:  # fmt: skip
+    *, name: str, data: Path, hosts: tuple[str, ...], for_broker: bool, authority_key: Path | None, days: int
+) -> None:
     """Create DIR/tls/NAME.pem with a new key and a certificate. A client with it is User:NAME on the listener SSL.
 
     The certificate of a broker needs the names by which clients reach it, each with --host.

@@ -215,9 +215,7 @@ class ClusterAdmin:
     def _ask_controller(self, request: Message) -> Any:
         return self.client.ask(self._controller(self.client.metadata([])), request)
 
-    def reassign(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None]
-    ) -> dict[TopicPartition, Failure | None]:  # fmt: skip
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, Failure | None]:
         """Start to move the replicas of these partitions; None cancels the move. Return what became of each."""
         topics = [
             ReassignableTopic(

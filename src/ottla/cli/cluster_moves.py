@@ -110,9 +110,18 @@ def parse_file(text: str) -> Targets:
 )
 @_execution_options
 def reassign(
-    targets: Targets, file: Any, cancel: bool, unthrottle: bool, dry_run: bool, no_wait: bool, batch: int,
-    throttle: int | None, connection: Connection, output: str,
-) -> None:  # fmt: skip
+    *,
+    targets: Targets,
+    file: Any,
+    cancel: bool,
+    unthrottle: bool,
+    dry_run: bool,
+    no_wait: bool,
+    batch: int,
+    throttle: int | None,
+    connection: Connection,
+    output: str,
+) -> None:
     """Move the replicas of partitions to these brokers; the first one is the preferred leader.
 
     Without arguments, list the moves that are in progress.
@@ -140,7 +149,7 @@ def reassign(
 @click.command("balance")
 @_execution_options
 def balance(
-    dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection, output: str
+    *, dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection, output: str
 ) -> None:
     """Spread replicas and leaders evenly over the brokers, with as few moves as possible.
 
@@ -160,9 +169,15 @@ def balance(
 @click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
 @_execution_options
 def add(
-    ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection,
+    *,
+    ids: tuple[int, ...],
+    dry_run: bool,
+    no_wait: bool,
+    batch: int,
+    throttle: int | None,
+    connection: Connection,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Move a fair share of the replicas to new brokers. No replica moves between the other brokers.
 
     Start the brokers first: `ottla broker --id N -X zookeeper.connect=...`.
@@ -187,9 +202,15 @@ def add(
 @click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
 @_execution_options
 def decommission(
-    ids: tuple[int, ...], dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection,
+    *,
+    ids: tuple[int, ...],
+    dry_run: bool,
+    no_wait: bool,
+    batch: int,
+    throttle: int | None,
+    connection: Connection,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Move all replicas of brokers to the others. Then the brokers can be stopped for good.
 
     Also replaces the replicas of brokers that do not run. No other replica moves.
@@ -309,9 +330,15 @@ def _cancel(
 
 
 def _execute(
-    admin: ClusterAdmin, moves: Sequence[Move], *, dry_run: bool, no_wait: bool, batch: int, throttle: int | None,
+    admin: ClusterAdmin,
+    moves: Sequence[Move],
+    *,
+    dry_run: bool,
+    no_wait: bool,
+    batch: int,
+    throttle: int | None,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Show the plan and execute it. Raise a Failure if a move is refused or does not end as planned."""
     if output == TABLE:
         _print_plan(moves)

@@ -12,8 +12,8 @@ import click
 
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
-from ottla.cli.topic_name import TOPIC_NAME
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -239,7 +239,13 @@ def brokers(connection: Connection, output: str) -> None:
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def elect(
-    topics: tuple[str, ...], numbers: tuple[int, ...], unclean: bool, dry_run: bool, connection: Connection, output: str
+    *,
+    topics: tuple[str, ...],
+    numbers: tuple[int, ...],
+    unclean: bool,
+    dry_run: bool,
+    connection: Connection,
+    output: str,
 ) -> None:
     """Let the preferred replicas lead: the first ones of the partitions, if they are in sync.
 

@@ -11,8 +11,8 @@ import click
 
 from ottla.cli.connection import Connection, connection_options, parse_pairs
 from ottla.cli.failure import NotFound
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_data, print_rows
-from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient, Scope

@@ -14,13 +14,13 @@ import click
 
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.failure import NotFound
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TEXT, abandon_stdout, output_option
 from ottla.cli.position import LogBounds, PartitionSpan, Span, parse_span, resolve_span
 from ottla.cli.record_format import DecodedMessage, Render, compile_format, decode_escapes, render_envelope
 from ottla.cli.registry_options import RegistryAddress, registry_address_options
 from ottla.cli.schema_records import RecordDecoder, parse_serializations
-from ottla.cli.topic_name import TOPIC_NAME
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ _POLL_S = 0.2
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
 def command(
+    *,
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
     positions: tuple[str, ...],
@@ -142,7 +143,7 @@ def command(
                 registry = stack.enter_context(registry_address.open())
                 decode = RecordDecoder(registry, schema_types, skip_bad=skip_bad).decode
             reader.assign(starts)
-            copy_records(reader, spans, render, stdout, count, decode)
+            copy_records(reader, spans, render, stdout, count=count, decode=decode)
     except KeyboardInterrupt:
         # Following has no other end; being stopped is how it succeeds.
         pass
@@ -157,6 +158,7 @@ def copy_records(
     spans: Mapping[TopicPartition, PartitionSpan],
     render: Render,
     stdout: IO[bytes],
+    *,
     count: int | None,
     decode: Decode | None = None,
 ) -> None:

@@ -58,9 +58,18 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics on this address.")
 @click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 def command(
-    events: int | None, rate: float | None, seed: int, data: Path | None, keep: bool, kills: bool, listener: str,
-    insecure: bool, metrics: str | None, master: str | None,
-) -> None:  # fmt: skip
+    *,
+    events: int | None,
+    rate: float | None,
+    seed: int,
+    data: Path | None,
+    keep: bool,
+    kills: bool,
+    listener: str,
+    insecure: bool,
+    metrics: str | None,
+    master: str | None,
+) -> None:
     """Run a demonstration: a broker, a shop, and a pipeline on Spark.
 
     The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline of

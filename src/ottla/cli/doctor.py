@@ -51,9 +51,7 @@ class Check:
 @click.option("--data", metavar="DIR", type=click.Path(), help="Also check this data directory.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def command(
-    area: str | None, config: str | None, data: str | None, connection: Connection, output: str
-) -> None:  # fmt: skip
+def command(area: str | None, config: str | None, data: str | None, connection: Connection, output: str) -> None:
     """Check this machine, the broker and its cluster, or the security of a broker's settings.
 
     Checks Python, limits, the data directory, the clock, the address, the broker, the controller and the replicas of

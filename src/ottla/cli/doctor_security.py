@@ -127,9 +127,7 @@ def _check_logins(listener: str, settings: BrokerSettings) -> Iterator[Check]:
 # -- certificates -----------------------------------------------------------------------------------------------------
 
 
-def _check_tls(
-    endpoint: Endpoint, settings: BrokerSettings, seen: set[str], now: datetime.datetime
-) -> Iterator[Check]:  # fmt: skip
+def _check_tls(endpoint: Endpoint, settings: BrokerSettings, seen: set[str], now: datetime.datetime) -> Iterator[Check]:
     name, own = f"listener {endpoint.name}", settings.of_listener(endpoint.name)
     if not own.ssl_endpoint_identification_algorithm and endpoint.name == settings.inter_broker_listener:
         detail = "this broker does not check the host names of other brokers"

@@ -1,10 +1,12 @@
-"""How a command ends: the exit codes, and the one line a person gets when it fails.
+"""How a command ends: its exit code, and one line on standard error for each failure.
 
 0 ok   1 failed   2 wrong usage   3 not found   4 not reachable or not healthy in time   130 interrupted
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import IO, Any
 
 import click
@@ -35,3 +37,19 @@ class NotHealthy(Failure):
     """The cluster did not answer, or not in time."""
 
     exit_code = NOT_HEALTHY
+
+
+def exit_if_failed(failures: Iterable[Failure]) -> None:
+    """Print each failure, and end the command with the exit code of the first; return if there is none."""
+    listed = list(failures)
+    for failure in listed:
+        failure.show()
+    if listed:
+        sys.exit(listed[0].exit_code)
+
+
+def confirm(action: str, question: str) -> None:
+    """Ask the user. Raise Abort if the answer is no, UsageError if standard input is not a terminal."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{action} needs --yes, because standard input is not a terminal")
+    click.confirm(question, abort=True, err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +9,18 @@ import click
 
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import format_duration_ms
-from ottla.cli.failure import Failure, NotFound
+from ottla.cli.failure import Failure, NotFound, confirm, exit_if_failed
 from ottla.cli.group_lag import PartitionLag, measure_lag
-from ottla.cli.group_name import GROUP_NAME
 from ottla.cli.group_offsets import delete_offsets
 from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
+from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.outages import warn_incomplete
-from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows, shown
-from ottla.cli.topic_name import TOPIC_NAME
+from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_named, shown
+from ottla.cli.topic_state import Outcome, report_outcomes
 
 if TYPE_CHECKING:
     from ottla.cli.group_state import GroupState
-    from ottla.cli.topic_state import Outcome
 
 _STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Unknown")
 _TYPES = ("classic", "consumer")
@@ -97,7 +95,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Con
         for group in groups
         if (not states or group.state in states) and (not types or group.group_type in types)
     ]
-    _print_groups(rows, _LIST_COLUMNS, output)
+    print_named(rows, _LIST_COLUMNS, output, "consumer_group_id")
     warn_incomplete(failures)
 
 
@@ -109,6 +107,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Con
 @connection_options
 @output_option()
 def describe(
+    *,
     names: tuple[str, ...],
     with_state: bool,
     with_members: bool,
@@ -144,7 +143,7 @@ def describe(
     else:
         hidden = {view for view in ("members", "offsets") if not wanted[view]}
         rows = [{key: value for key, value in row.items() if key not in hidden} for row in described]
-        _print_groups(rows, (), output)
+        print_named(rows, (), output, "consumer_group_id")
     _leave_if_missing(states)
 
 
@@ -165,6 +164,7 @@ def describe(
 @connection_options
 @output_option()
 def delete(
+    *,
     names: tuple[str, ...],
     only_offsets: bool,
     topics: tuple[str, ...],
@@ -182,7 +182,6 @@ def delete(
     if only_offsets != bool(topics):
         raise click.UsageError("--offsets and --topic go together; without both, the whole group is deleted")
     from ottla.cli.cluster import connect
-    from ottla.cli.topic_state import Outcome
 
     cluster = connect(connection)
     states = cluster.describe_groups(list(dict.fromkeys(names)))
@@ -204,7 +203,7 @@ def delete(
         _report([Outcome(name=name, failure=None) for name in found], "would delete", output)
         return
     if found and not yes:
-        _ask_before_deletion(found)
+        confirm("deleting groups", f"Delete {', '.join(map(shown, found))} and all commits in it?")
     _report(cluster.delete_groups(found) if found else [], "deleted", output)
 
 
@@ -213,42 +212,15 @@ command.add_command(seek)
 command.add_command(why)
 
 
-def _ask_before_deletion(names: Iterable[str]) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("deleting groups needs --yes, because standard input is not a terminal")
-    click.confirm(f"Delete {', '.join(map(shown, names))} and all commits in it?", abort=True, err=True)
-
-
 def _report(outcomes: Sequence[Outcome], done: str, output: str) -> None:
-    """Print what was done, one failure per line, and leave with the first failure's exit code."""
-    succeeded = [outcome.name for outcome in outcomes if outcome.failure is None]
-    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    if output == TABLE:
-        for name in succeeded:
-            click.echo(f"{done} group {shown(name)}")
-    else:
-        _print_groups([{"consumer_group_id": name, "result": done} for name in succeeded], (), output)
-    for failure in failures:
-        failure.show()
-    if failures:
-        sys.exit(failures[0].exit_code)
-
-
-def _print_groups(rows: Sequence[dict[str, Any]], columns: Sequence[Column], output: str) -> None:
-    if output == NAME:
-        # A name with a newline in it must not pass for two names in a pipe to `xargs ottla group delete`.
-        rows = [{"consumer_group_id": shown(row["consumer_group_id"])} for row in rows]
-    print_rows(rows, columns, output, "consumer_group_id")
+    report_outcomes(outcomes, done, output, noun="group", name_field="consumer_group_id")
 
 
 def _leave_if_missing(states: Iterable[GroupState]) -> None:
     missing = [
         NotFound(f"group {shown(g.group_id)} does not exist; see 'ottla group list'") for g in states if not g.exists
     ]
-    for failure in missing:
-        failure.show()
-    if missing:
-        sys.exit(missing[0].exit_code)
+    exit_if_failed(missing)
 
 
 def _description(group: GroupState, lags: Sequence[PartitionLag]) -> dict[str, Any]:

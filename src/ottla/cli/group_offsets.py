@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from ottla.cli.connection import Connection
-from ottla.cli.failure import Failure, NotFound
+from ottla.cli.failure import Failure, NotFound, confirm, exit_if_failed
 from ottla.cli.output import NAME, TABLE, print_rows, shown
 from ottla.model.types import TopicPartition
 
@@ -124,10 +123,8 @@ def _refusal(code: int, group: str, name: TopicPartition) -> Failure:
 
 
 def _ask_before_deletion(commits: Sequence[Commit]) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("deleting offsets needs --yes, because standard input is not a terminal")
     more = f" and {len(commits) - 3} more" if len(commits) > 3 else ""
-    click.confirm(f"Delete {', '.join(map(str, commits[:3]))}{more}?", abort=True, err=True)
+    confirm("deleting offsets", f"Delete {', '.join(map(str, commits[:3]))}{more}?")
 
 
 def _report(
@@ -153,7 +150,4 @@ def _report(
             for commit in succeeded
         ]
         print_rows(rows, (), output)
-    for failure in failures.values():
-        failure.show()
-    if failures:
-        sys.exit(next(iter(failures.values())).exit_code)
+    exit_if_failed(failures.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ import click
 
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import parse_duration_ms
-from ottla.cli.failure import Failure, NotFound
-from ottla.cli.group_name import GROUP_NAME
+from ottla.cli.failure import Failure, NotFound, exit_if_failed
+from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows, shown
 from ottla.cli.position import parse_time_ms
-from ottla.cli.topic_name import TOPIC_NAME
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -140,6 +138,7 @@ def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: An
 @click.pass_context
 def reset(
     ctx: click.Context,
+    *,
     group: str,
     topics: tuple[str, ...],
     all_topics: bool,
@@ -195,7 +194,9 @@ def reset(
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def seek(group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: Connection, output: str) -> None:
+def seek(
+    *, group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: Connection, output: str
+) -> None:
     """Move the offsets of a group: the short form of reset --execute.
 
     The consumers of the group must be stopped.
@@ -228,7 +229,7 @@ def make_plan(
     for name in names:
         start, end, current = starts[name].offset or 0, ends[name].offset or 0, committed.get(name)
         found = at_time[name].offset if target.kind == "time" else None
-        wanted, note = _wanted(target, name, start, end, current, found)
+        wanted, note = _wanted(target, name, (start, end), current, found)
         if wanted is None:
             click.echo(f"note: {name.topic}-{name.partition} is skipped: {note}", err=True)
             continue
@@ -241,9 +242,10 @@ def make_plan(
 
 
 def _wanted(
-    target: Target, name: TopicPartition, start: int, end: int, current: int | None, found: int | None
+    target: Target, name: TopicPartition, log: tuple[int, int], current: int | None, found: int | None
 ) -> tuple[int | None, str]:
-    """The offset that was asked for, or None, and what is to be said about it."""
+    """Return the offset that was asked for, or None, and a note about it. `log` has its first and its end offset."""
+    start, end = log
     match target.kind:
         case "earliest":
             return start, ""
@@ -310,10 +312,7 @@ def _run(
             click.echo(undone, err=True)
         return
     click.echo(f"{len(plan) - len(failures)} of {len(plan)} offsets of {shown(group.group_id)} committed", err=True)
-    for failure in failures.values():
-        failure.show()
-    if failures:
-        sys.exit(next(iter(failures.values())).exit_code)
+    exit_if_failed(failures.values())
 
 
 def _print_plan(

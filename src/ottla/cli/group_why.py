@@ -19,7 +19,7 @@ import click
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy
-from ottla.cli.group_name import GROUP_NAME
+from ottla.cli.names import GROUP_NAME
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data, shown
 from ottla.model.types import TopicPartition
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from ottla.cli.connection import Connection, connection_options
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
-from ottla.cli.topic_name import TOPIC_NAME
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:

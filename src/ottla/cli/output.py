@@ -70,7 +70,7 @@ def print_json_line(data: Any) -> None:
 
 
 def abandon_stdout() -> None:
-    """Whoever read our output is gone: nothing more may reach the closed pipe, not even at exit."""
+    """Discard further output, because the process that read it has ended. Python would fail at exit otherwise."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
 
@@ -106,14 +106,14 @@ def format_cell(value: object) -> str:
 
 
 def escape_controls(text: str, keep: str = "\n\t") -> str:
-    """Show control characters as escapes, so that nobody's data can steer a terminal.
+    """Return the text with control characters as escapes, so that data cannot control the terminal.
 
     >>> escape_controls("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'
     """
     if text.isprintable():
         return text
-    # C0, DEL and C1 are what terminals obey; other unprintables, such as odd spaces, are left alone.
+    # Terminals act on C0, DEL and C1. Other characters that are not printable, such as special spaces, stay.
     return "".join(
         f"\\x{ord(sign):02x}" if (sign < " " or "\x7f" <= sign <= "\x9f") and sign not in keep else sign
         for sign in text
@@ -127,3 +127,13 @@ def _is_number_or_nothing(value: object) -> bool:
 def shown(name: str) -> str:
     """Return a name or text from the cluster with all control characters as escapes, for one line of a terminal."""
     return escape_controls(name, keep="")
+
+
+def print_named(rows: Sequence[Row], columns: Sequence[Column], output: str, name_field: str) -> None:
+    """Print rows whose names may contain control characters.
+
+    With `-o name` they are escaped, because a name with a newline would look like two names to the next command.
+    """
+    if output == NAME:
+        rows = [{name_field: shown(row[name_field])} for row in rows]
+    print_rows(rows, columns, output, name_field)

@@ -14,10 +14,10 @@ import click
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.failure import Failure
 from ottla.cli.latencies import Latencies
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
 from ottla.cli.produce import report_records_in_flight
-from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
     from ottla.cli.records import KafkaError, Message, Reader, Writer
@@ -95,10 +95,20 @@ def command() -> None:
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def produce(
-    topic: str, num_records: int | None, duration: float | None, record_size: int, throughput: float | None,
-    acks: str, compression: str, batch_size: int, linger_ms: float, quiet: bool,
-    connection: Connection, output: str,
-) -> None:  # fmt: skip
+    *,
+    topic: str,
+    num_records: int | None,
+    duration: float | None,
+    record_size: int,
+    throughput: float | None,
+    acks: str,
+    compression: str,
+    batch_size: int,
+    linger_ms: float,
+    quiet: bool,
+    connection: Connection,
+    output: str,
+) -> None:
     """Send records and measure throughput and latency.
 
     The values are random bytes. Latency is the time from queueing a record to its acknowledgement. Ctrl-C ends the
@@ -205,9 +215,15 @@ class ProduceLoad:
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def consume(
-    topics: tuple[str, ...], num_records: int | None, duration: float | None, start: str, quiet: bool,
-    connection: Connection, output: str,
-) -> None:  # fmt: skip
+    *,
+    topics: tuple[str, ...],
+    num_records: int | None,
+    duration: float | None,
+    start: str,
+    quiet: bool,
+    connection: Connection,
+    output: str,
+) -> None:
     """Read records and measure the throughput.
 
     With --offset end, latency is the time from the timestamp of a record to its arrival, so both clocks must agree.

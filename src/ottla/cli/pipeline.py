@@ -150,8 +150,8 @@ def graph(file: str, choice: Choice, form: str, out: str | None, allow_code: boo
 @_allow_code
 @output_option(TEXT, JSON, YAML, default=TEXT)
 def export(
-    file: str, target: str, out: str | None, force: bool, choice: Choice, allow_code: bool, output: str
-) -> None:  # fmt: skip
+    *, file: str, target: str, out: str | None, force: bool, choice: Choice, allow_code: bool, output: str
+) -> None:
     """Convert a pipeline into a project for Spark Declarative Pipelines.
 
     Prints one line, with the reason, for each part that the project has in another form (changed) or does not have (not

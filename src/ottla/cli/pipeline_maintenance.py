@@ -29,7 +29,7 @@ _Row = dict[str, Any]
 @click.option("--target-file-size", "size", metavar="SIZE", help="Size of the new files, such as 128MB.")
 @_dry_run
 @output_option(TABLE, JSON, YAML)
-def compact(file: str, choice: Choice, names: tuple[str, ...], size: str | None, dry_run: bool, output: str) -> None:
+def compact(*, file: str, choice: Choice, names: tuple[str, ...], size: str | None, dry_run: bool, output: str) -> None:
     """Put small files of a pipeline's Delta tables together.
 
     Works while the pipeline runs: no row changes, and flows that read the tables do not get their rows again. With
@@ -66,7 +66,9 @@ def compact(file: str, choice: Choice, names: tuple[str, ...], size: str | None,
 )
 @_dry_run
 @output_option(TABLE, JSON, YAML)
-def vacuum(file: str, choice: Choice, names: tuple[str, ...], retain: str | None, dry_run: bool, output: str) -> None:
+def vacuum(
+    *, file: str, choice: Choice, names: tuple[str, ...], retain: str | None, dry_run: bool, output: str
+) -> None:
     """Delete files of a pipeline's Delta tables that only old versions have.
 
     Works while the pipeline runs. A --retain that would delete files which a flow still needs is refused.

@@ -56,6 +56,7 @@ _conf = click.option(
 )
 @keep_option
 def run(
+    *,
     file: str,
     choice: Choice,
     keep: tuple[str, ...],
@@ -169,9 +170,17 @@ def stop(file: str, choice: Choice, timeout_s: float) -> None:
 @_conf
 @output_option(TABLE, JSON, YAML)
 def backfill(
-    file: str, choice: Choice, flows: tuple[str, ...], since: str | None, until: str | None, origin: str,
-    master: str | None, conf: tuple[str, ...], output: str,
-) -> None:  # fmt: skip
+    *,
+    file: str,
+    choice: Choice,
+    flows: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    origin: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    output: str,
+) -> None:
     """Recompute rows and replace the existing ones: all, or those of a time range.
 
     Recomputes the given FLOWs and all flows that depend on them, with the plan of the stream; without names, all flows

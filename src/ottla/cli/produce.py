@@ -15,13 +15,13 @@ import click
 
 from ottla.cli.connection import Connection, connection_options
 from ottla.cli.failure import Failure, NotHealthy
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TEXT, output_option, print_json_line
 from ottla.cli.position import parse_time_ms
 from ottla.cli.produce_waiting import LIMIT_MS_DEFAULT, Waiting
 from ottla.cli.record_format import decode_escapes
 from ottla.cli.registry_options import RegistryAddress, registry_address_options
 from ottla.cli.schema_records import KEY, VALUE, SchemaChoice, make_encoder, parse_serializations
-from ottla.cli.topic_name import TOPIC_NAME
 
 if TYPE_CHECKING:
     from ottla.cli.records import KafkaError, Message, Writer
@@ -121,6 +121,7 @@ class Piece(NamedTuple):
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
 def command(
+    *,
     topic: str,
     files: tuple[str, ...],
     lines: bool,
@@ -196,7 +197,15 @@ def command(
     try:
         records = map(split, pieces)
         encoded = records if encode is None else _encode_all(records, encode, deliveries)
-        send_all(writer, encoded, deliveries, topic, partition, timestamp_ms, fixed_headers)
+        send_all(
+            writer,
+            encoded,
+            deliveries,
+            topic=topic,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            headers=fixed_headers,
+        )
     except KeyboardInterrupt:
         report_records_in_flight(writer)
     while writer.flush(_IDLE_S):
@@ -249,6 +258,7 @@ def send_all(
     writer: Writer,
     pieces: Iterable[Piece],
     deliveries: Deliveries,
+    *,
     topic: str,
     partition: int | None,
     timestamp_ms: int,

@@ -139,7 +139,13 @@ def register(subject: str, body: dict[str, Any], normalize: bool, registry: Sche
 @output_option()
 @click.pass_context
 def check(
-    ctx: click.Context, subject: str, body: dict[str, Any], version: str | None, registry: SchemaRegistry, output: str
+    ctx: click.Context,
+    *,
+    subject: str,
+    body: dict[str, Any],
+    version: str | None,
+    registry: SchemaRegistry,
+    output: str,
 ) -> None:
     """Compare the schema in FILE with the versions of SUBJECT. Exit with 1 if it is incompatible."""
     path = f"/compatibility{_versions(subject)}{f'/{version}' if version else ''}?verbose=true"
@@ -178,7 +184,7 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
 @registry_options
 @output_option()
 def delete(
-    subject: str, version: str | None, permanent: bool, dry_run: bool, registry: SchemaRegistry, output: str
+    *, subject: str, version: str | None, permanent: bool, dry_run: bool, registry: SchemaRegistry, output: str
 ) -> None:
     """Delete a subject or one of its versions. The schemas stay readable by id unless --permanent is given."""
     path = f"{_versions(subject)}/{version}" if version else f"/subjects/{quote(subject, safe='')}"
@@ -202,7 +208,9 @@ def delete(
 @output_option()
 def config(subject: str | None, level: str | None, unset: bool, registry: SchemaRegistry, output: str) -> None:
     """Print or change the compatibility level, global or of SUBJECT."""
-    _setting("config", "compatibilityLevel", "compatibility", subject, level, unset, registry, output)
+    _setting(
+        registry, "config", subject, level, fields=("compatibilityLevel", "compatibility"), unset=unset, output=output
+    )
 
 
 @command.command("mode")
@@ -213,13 +221,21 @@ def config(subject: str | None, level: str | None, unset: bool, registry: Schema
 @output_option()
 def mode(subject: str | None, mode_name: str | None, unset: bool, registry: SchemaRegistry, output: str) -> None:
     """Print or change the mode, global or of SUBJECT: READWRITE, READONLY, IMPORT and others."""
-    _setting("mode", "mode", "mode", subject, mode_name, unset, registry, output)
+    _setting(registry, "mode", subject, mode_name, fields=("mode", "mode"), unset=unset, output=output)
 
 
 def _setting(
-    kind: str, field: str, sent: str, subject: str | None, value: str | None, unset: bool,
-    registry: SchemaRegistry, output: str,
-) -> None:  # fmt: skip
+    registry: SchemaRegistry,
+    kind: str,
+    subject: str | None,
+    value: str | None,
+    *,
+    fields: tuple[str, str],
+    unset: bool,
+    output: str,
+) -> None:
+    """Print, set or delete a setting of a subject or the registry. `fields` are its names in answers and requests."""
+    field, sent = fields
     if value is not None and unset:
         raise click.UsageError("give either --set or --unset")
     path = f"/{kind}/{quote(subject, safe='')}" if subject else f"/{kind}"

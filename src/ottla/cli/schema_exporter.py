@@ -65,9 +65,15 @@ def _definition_options(function: _Function) -> _Function:
     )  # fmt: skip
     @functools.wraps(function)
     def with_body(
-        *args: Any, subjects: str | None, subject_format: str | None, context_type: str | None,
-        context_name: str | None, config: dict[str, str], config_file: str | None, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        *args: Any,
+        subjects: str | None,
+        subject_format: str | None,
+        context_type: str | None,
+        context_name: str | None,
+        config: dict[str, str],
+        config_file: str | None,
+        **kwargs: Any,
+    ) -> Any:
         body = {
             "subjects": subjects.split(",") if subjects else None, "subjectRenameFormat": subject_format,
             "contextType": context_type.upper() if context_type else None, "context": context_name,
@@ -95,7 +101,7 @@ def list_exporters(registry: SchemaRegistry, output: str) -> None:
 @registry_options
 @output_option()
 def create(
-    name: str, destination: str, body: dict[str, Any], config: dict[str, str], registry: SchemaRegistry, output: str
+    *, name: str, destination: str, body: dict[str, Any], config: dict[str, str], registry: SchemaRegistry, output: str
 ) -> None:
     """Create an exporter that copies to the registry at URL. It starts at once."""
     registry.ask("POST", "/exporters", {"name": name, "config": {**config, _URL: destination}, **body})
@@ -138,9 +144,14 @@ def status(name: str, registry: SchemaRegistry, output: str) -> None:
 @registry_options
 @output_option()
 def update(
-    name: str, destination: str | None, body: dict[str, Any], config: dict[str, str], registry: SchemaRegistry,
+    *,
+    name: str,
+    destination: str | None,
+    body: dict[str, Any],
+    config: dict[str, str],
+    registry: SchemaRegistry,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Change a paused exporter: what is not given stays as it is. It continues at its offset; see `reset`."""
     change = config if destination is None else {**config, _URL: destination}
     if change:

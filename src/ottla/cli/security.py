@@ -39,7 +39,7 @@ def command() -> None:
     help="How long the certificates are valid; that of the authority is for ten years.",
 )  # fmt: skip
 @output_option(TEXT, JSON, default=TEXT)
-def init(data: Path, hosts: tuple[str, ...], port: int, admin: str, days: int, output: str) -> None:
+def init(*, data: Path, hosts: tuple[str, ...], port: int, admin: str, days: int, output: str) -> None:
     """Create a certificate authority, certificates, an admin user and a server.properties, and print client settings.
 
     The broker of `ottla broker --config DIR/server.properties` encrypts all connections, wants a password

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.connection import Connection, connection_options, parse_pairs
-from ottla.cli.failure import NotFound
+from ottla.cli.failure import NotFound, confirm
+from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import (
     JSON,
     NAME,
-    TABLE,
     YAML,
     Column,
     format_table,
@@ -22,12 +21,11 @@ from ottla.cli.output import (
     print_data,
     print_rows,
 )
-from ottla.cli.topic_name import TOPIC_NAME
+from ottla.cli.topic_state import Outcome, TopicState, report_outcomes
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.topic_state import Outcome, TopicState
 
 #: CreateTopics: the broker's own num.partitions and default.replication.factor
 _BROKER_DEFAULT = -1
@@ -90,6 +88,7 @@ def command() -> None:
 @connection_options
 @output_option()
 def create(
+    *,
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
@@ -156,6 +155,7 @@ def list_topics(
 @connection_options
 @output_option()
 def describe(
+    *,
     names: tuple[str, ...],
     with_summary: bool,
     with_configs: bool,
@@ -208,6 +208,7 @@ def describe(
 @connection_options
 @output_option()
 def alter(
+    *,
     name: str,
     partitions: int | None,
     config: dict[str, str],
@@ -220,7 +221,6 @@ def alter(
     if partitions is None and not config and not delete_config:
         raise click.UsageError("nothing to alter: give --partitions, --config or --delete-config")
     from ottla.cli.cluster import connect
-    from ottla.cli.topic_state import Outcome
 
     cluster = connect(connection)
     cluster.topic(name)
@@ -239,11 +239,10 @@ def alter(
 @connection_options
 @output_option()
 def delete(
-    names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
+    *, names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
 ) -> None:
     """Delete topics and all their records."""
     from ottla.cli.cluster import connect
-    from ottla.cli.topic_state import Outcome
 
     cluster = connect(connection)
     known = cluster.topics()
@@ -255,29 +254,12 @@ def delete(
         _report([Outcome(name=name, failure=None) for name in found], "would delete", output)
         return
     if found and not yes:
-        _ask_before_deletion(found)
+        confirm("deleting topics", f"Delete {', '.join(found)} and all records in it?")
     _report(cluster.delete_topics(found) if found else [], "deleted", output)
 
 
-def _ask_before_deletion(names: list[str]) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("deleting topics needs --yes, because standard input is not a terminal")
-    click.confirm(f"Delete {', '.join(names)} and all records in it?", abort=True, err=True)
-
-
 def _report(outcomes: Sequence[Outcome], done: str, output: str) -> None:
-    """Print what was done, one failure per line, and leave with the first failure's exit code."""
-    succeeded = [outcome.name for outcome in outcomes if outcome.failure is None]
-    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    if output == TABLE:
-        for name in succeeded:
-            click.echo(f"{done} topic {name}")
-    else:
-        print_rows([{"topic_name": name, "result": done} for name in succeeded], (), output, "topic_name")
-    for failure in failures:
-        failure.show()
-    if failures:
-        sys.exit(failures[0].exit_code)
+    report_outcomes(outcomes, done, output, noun="topic", name_field="topic_name")
 
 
 def _matcher(patterns: tuple[str, ...], regex: bool) -> Any:

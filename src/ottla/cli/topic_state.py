@@ -1,10 +1,14 @@
-"""Topics, offsets and settings, as a cluster describes them."""
+"""Topics, offsets and settings as a cluster describes them, and the outcome of changes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ottla.cli.failure import Failure
+import click
+
+from ottla.cli.failure import Failure, exit_if_failed
+from ottla.cli.output import TABLE, print_named, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +70,14 @@ class Outcome:
     name: str
     #: None if the request succeeded
     failure: Failure | None
+
+
+def report_outcomes(outcomes: Sequence[Outcome], done: str, output: str, *, noun: str, name_field: str) -> None:
+    """Print what was done. If names have failed, print why, and end the command with the exit code of the first."""
+    succeeded = [outcome.name for outcome in outcomes if outcome.failure is None]
+    if output == TABLE:
+        for name in succeeded:
+            click.echo(f"{done} {noun} {shown(name)}")
+    else:
+        print_named([{name_field: name, "result": done} for name in succeeded], (), output, name_field)
+    exit_if_failed(outcome.failure for outcome in outcomes if outcome.failure is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,14 +10,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from ottla.cli.connection import Connection, connection_options, make_connection
+from ottla.cli.connection import Connection, connection_options
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
-from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.failure import Failure, NotFound, NotHealthy, confirm, exit_if_failed
+from ottla.cli.names import TOPIC_NAME, TRANSACTIONAL_ID
 from ottla.cli.outages import warn_incomplete
-from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_rows, shown
-from ottla.cli.topic_name import TOPIC_NAME
+from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_named, shown
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,8 +36,6 @@ _STATES = (
 _UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 _INT64_MAX, _INT32_MAX, _INT16_MAX = (1 << 63) - 1, (1 << 31) - 1, (1 << 15) - 1
-#: a completion that takes longer is worse than none
-_COMPLETION_S = 1.0
 
 _LIST_COLUMNS = (
     Column("TRANSACTIONAL-ID", "transactional_id"),
@@ -70,23 +66,6 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             return parse_duration_ms(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-class TransactionalIdType(click.ParamType):  # type: ignore[type-arg]
-    """Any id; the cluster judges it."""
-
-    name = "transactional id"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        try:
-            properties = ctx.params.get("properties") or {}
-            connection = make_connection(ctx.params.get("bootstrap_server"), properties, {}, _COMPLETION_S)
-            with _transactions(connection) as transactions:
-                found = transactions.list_ids()
-        except click.ClickException:
-            return []
-        ids = [listing.transactional_id for listing in found]
-        return [CompletionItem(one) for one in ids if one.startswith(incomplete)]
 
 
 @click.group("txn")
@@ -121,6 +100,7 @@ def command() -> None:
 @connection_options
 @output_option()
 def list_transactions(
+    *,
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
     longer_than_ms: int | None,
@@ -155,12 +135,12 @@ def list_transactions(
         }
         for listing in found
     ]
-    _print_named(rows, _LIST_COLUMNS, output, "transactional_id")
+    print_named(rows, _LIST_COLUMNS, output, "transactional_id")
     warn_incomplete(failures)
 
 
 @command.command("describe")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TransactionalIdType())
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TRANSACTIONAL_ID)
 @connection_options
 @output_option()
 def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
@@ -172,16 +152,13 @@ def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
     if output == TABLE:
         click.echo("\n\n".join(map(_format_description, rows)), nl=bool(rows))
     else:
-        _print_named(rows, (), output, "transactional_id")
+        print_named(rows, (), output, "transactional_id")
     missing = [
         NotFound(f"transactional id {shown(one)} does not exist; see 'ottla txn list'")
         for one, transaction in found.items()
         if transaction is None
     ]
-    for failure in missing:
-        failure.show()
-    if missing:
-        sys.exit(missing[0].exit_code)
+    exit_if_failed(missing)
 
 
 @command.command("hanging")
@@ -257,6 +234,7 @@ def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection,
 @connection_options
 @output_option()
 def abort(
+    *,
     topic: str,
     partition: int,
     start_offset: int | None,
@@ -336,11 +314,7 @@ def _refuse_awaited(transactions: Transactions, found: OpenTransaction) -> None:
 
 
 def _ask_before_abortion(found: OpenTransaction) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError("aborting a transaction needs --yes, because standard input is not a terminal")
-    click.confirm(
-        f"Abort {_sentence(found)}? read_committed consumers will never get its records.", abort=True, err=True
-    )
+    confirm("aborting a transaction", f"Abort {_sentence(found)}? read_committed consumers will never get its records.")
 
 
 def _report(found: OpenTransaction, done: str, output: str) -> None:
@@ -421,14 +395,7 @@ def _print_open(rows: Sequence[dict[str, Any]], output: str) -> None:
         ]
     elif output == NAME:
         rows = [{"name": f"{row['topic_name']}-{row['partition_id']}"} for row in rows]
-    _print_named(rows, _OPEN_COLUMNS, output, "name")
-
-
-def _print_named(rows: Sequence[dict[str, Any]], columns: Sequence[Column], output: str, name_field: str) -> None:
-    if output == NAME:
-        # A name with a newline in it must not pass for two names in a pipe.
-        rows = [{name_field: shown(row[name_field])} for row in rows]
-    print_rows(rows, columns, output, name_field)
+    print_named(rows, _OPEN_COLUMNS, output, "name")
 
 
 def _local_time(time_ms: int) -> str:

@@ -65,9 +65,16 @@ _OWN_SETTINGS = {
     help="Set a setting of all brokers, such as num.partitions. Repeatable.",
 )  # fmt: skip
 def command(
-    brokers: int, data: Path, port: int, registry_port: int | None, rest_port: int | None, no_registry: bool,
-    no_rest: bool, properties: dict[str, str],
-) -> None:  # fmt: skip
+    *,
+    brokers: int,
+    data: Path,
+    port: int,
+    registry_port: int | None,
+    rest_port: int | None,
+    no_registry: bool,
+    no_rest: bool,
+    properties: dict[str, str],
+) -> None:
     """Run a cluster on this machine until SIGTERM or Ctrl-C.
 
     Starts ZooKeeper, the brokers, the schema registry and the REST proxy, each as a process of its own, on 127.0.0.1.

@@ -43,9 +43,15 @@ LISTEN_DEFAULT = "127.0.0.1:2181"
     help="With --keystore: whether clients need a certificate.",
 )  # fmt: skip
 def command(
-    data: str, listen: str, number: int | None, ensemble: tuple[str, ...], keystore: str | None,
-    truststore: str | None, client_auth: str,
-) -> None:  # fmt: skip
+    *,
+    data: str,
+    listen: str,
+    number: int | None,
+    ensemble: tuple[str, ...],
+    keystore: str | None,
+    truststore: str | None,
+    client_auth: str,
+) -> None:
     """Run a ZooKeeper server in the foreground until SIGTERM or Ctrl-C.
 
     Prints a line that starts with `ready` when it serves; a member of an ensemble serves when the majority of the

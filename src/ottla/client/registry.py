@@ -201,9 +201,14 @@ class SchemaRegistry:
         return RegisteredSchema.parse(self.ask("GET", f"/subjects/{_quote(subject)}/versions/{version}"))
 
     def register(
-        self, subject: str, text: str, schema_type: str = "AVRO", references: Sequence[tuple[str, str, int]] = (),
-        *, normalize: bool = False,
-    ) -> int:  # fmt: skip
+        self,
+        subject: str,
+        text: str,
+        schema_type: str = "AVRO",
+        references: Sequence[tuple[str, str, int]] = (),
+        *,
+        normalize: bool = False,
+    ) -> int:
         """Register a schema and return its id. Raise RegistryError 40901 if it is incompatible."""
         path = f"/subjects/{_quote(subject)}/versions{'?normalize=true' if normalize else ''}"
         return int(self.ask("POST", path, _body(text, schema_type, references))["id"])

@@ -92,7 +92,7 @@ def test_only_committed_records_are_shown_unless_asked(cluster: Any, ottla: Any)
 
 
 def test_ctrl_c_is_how_following_ends(cluster: Any, ottla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ottla.cli.consume.copy_records", interrupted)
