@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.security.acls import ANY_NAME, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
@@ -269,7 +269,7 @@ def _principals(ctx: click.Context, parameter: click.Parameter, names: tuple[str
 )
 @connection_options
 @output_option(*_FORMATS)
-def list_acls(resources: Resources, principals: tuple[str, ...], connection: Connection, output: str) -> None:
+def list_acls(resources: Resources, principals: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """List ACLs: all, or those of the resources that are named.
 
     With --resource-pattern-type match, the ACLs that decide about a resource: those of its name, of * and of prefixes.
@@ -291,7 +291,7 @@ def list_acls(resources: Resources, principals: tuple[str, ...], connection: Con
 @_rights_options
 @connection_options
 @output_option(*_FORMATS)
-def add(resources: Resources, rights: Rights, connection: Connection, output: str) -> None:
+def add(resources: Resources, rights: Rights, connection: ClusterOptions, output: str) -> None:
     """Add ACLs for the resources that are named. ACLs that exist already are no error.
 
     \b
@@ -318,7 +318,7 @@ def add(resources: Resources, rights: Rights, connection: Connection, output: st
 @click.option("--force", is_flag=True, help="Do not ask before ACLs of all principals are removed.")
 @connection_options
 @output_option(*_FORMATS)
-def remove(resources: Resources, rights: Rights, force: bool, connection: Connection, output: str) -> None:
+def remove(resources: Resources, rights: Rights, force: bool, connection: ClusterOptions, output: str) -> None:
     """Remove ACLs of the resources that are named: those that the flags describe, or all of them."""
     from ottla.cli.acl_requests import delete
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ottla.cli.acl import Acl
 from ottla.cli.cluster import ClusterClient
-from ottla.cli.connection import Connection
+from ottla.cli.connection import ClusterOptions
 from ottla.cli.error_codes import check
 from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -18,7 +18,7 @@ from ottla.wire.messages.describe_acls import DescribeAclsRequest
 _VERSION_MIN = 1
 
 
-def describe(connection: Connection, filters: Sequence[Acl]) -> set[Acl]:
+def describe(connection: ClusterOptions, filters: Sequence[Acl]) -> set[Acl]:
     """Return the ACLs that one of the filters selects."""
     found: set[Acl] = set()
     with ClusterClient(connection) as client:
@@ -29,7 +29,7 @@ def describe(connection: Connection, filters: Sequence[Acl]) -> set[Acl]:
     return found
 
 
-def create(connection: Connection, acls: Sequence[Acl]) -> None:
+def create(connection: ClusterOptions, acls: Sequence[Acl]) -> None:
     creations = [
         AclCreation(
             resource_type=each.resource_type, resource_name=each.resource_name or "",
@@ -44,7 +44,7 @@ def create(connection: Connection, acls: Sequence[Acl]) -> None:
         check(result.error_code, _subject(acl), result.error_message)
 
 
-def delete(connection: Connection, filters: Sequence[Acl]) -> set[Acl]:
+def delete(connection: ClusterOptions, filters: Sequence[Acl]) -> set[Acl]:
     """Delete the ACLs that one of the filters selects, and return them."""
     rows = [DeleteAclsFilter(**_filter(each)) for each in filters]
     with ClusterClient(connection) as client:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 import click
 
 from ottla.cli import group_requests, interrupts, outages
-from ottla.cli.connection import Connection, split_addresses
+from ottla.cli.connection import ClusterOptions, split_addresses
 from ottla.cli.error_codes import GROUP_ACTIVE, TryAgain, check, failure_of, no_such_topic, unreachable
 from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.group_state import GroupListing, GroupState
@@ -85,7 +85,7 @@ Scope = Literal["topic", "broker"]
 _T = TypeVar("_T")
 
 
-def connect(connection: Connection) -> ClusterClient:
+def connect(connection: ClusterOptions) -> ClusterClient:
     """Return a client of the cluster, which is closed when the command ends.
 
     Raise NotHealthy at once, with the reason, if no bootstrap server accepts a connection. Raise UsageError if a
@@ -111,7 +111,7 @@ def _is_own(name: str) -> bool:
     return name in PROPERTIES or name.startswith(("security.", "ssl.", "sasl."))
 
 
-def _refused(connection: Connection) -> NotHealthy | None:
+def _refused(connection: ClusterOptions) -> NotHealthy | None:
     """Return the failure of a cluster none of whose bootstrap servers accepts a connection; None if one does."""
     addresses = split_addresses(connection.bootstrap)
     refusals = {refusal(host, port, connection.timeout_s) for host, port in addresses}
@@ -141,7 +141,7 @@ class PropertyFailure(Failure):
 class ClusterClient:
     """A Kafka cluster, Ottla's or any other. Connections are opened when they are first needed."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterOptions) -> None:
         self._connection = connection
         self._protocol = "PLAINTEXT"
         split_addresses(connection.bootstrap)

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ottla.cli.cluster import ClusterClient, nodes_of
-from ottla.cli.connection import Connection
+from ottla.cli.connection import ClusterOptions
 from ottla.cli.error_codes import check, failure_of
 from ottla.cli.failure import Failure
 from ottla.cli.output import shown
@@ -105,7 +105,7 @@ class ClusterState:
 class ClusterAdmin:
     """Requests about a cluster as a whole. Every error leaves as a `Failure`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterOptions) -> None:
         self.client = ClusterClient(connection)
         self._timeout_ms = int(connection.timeout_s * 1000)
 

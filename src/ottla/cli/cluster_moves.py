@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ottla.cli.cluster_status import fail_with, opened
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data
 from ottla.model.types import TopicPartition
@@ -119,7 +119,7 @@ def reassign(
     no_wait: bool,
     batch: int,
     throttle: int | None,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Move the replicas of partitions to these brokers; the first one is the preferred leader.
@@ -149,7 +149,7 @@ def reassign(
 @click.command("balance")
 @_execution_options
 def balance(
-    *, dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: Connection, output: str
+    *, dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: ClusterOptions, output: str
 ) -> None:
     """Spread replicas and leaders evenly over the brokers, with as few moves as possible.
 
@@ -175,7 +175,7 @@ def add(
     no_wait: bool,
     batch: int,
     throttle: int | None,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Move a fair share of the replicas to new brokers. No replica moves between the other brokers.
@@ -208,7 +208,7 @@ def decommission(
     no_wait: bool,
     batch: int,
     throttle: int | None,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Move all replicas of brokers to the others. Then the brokers can be stopped for good.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
@@ -70,7 +70,7 @@ _ELECTION_COLUMNS = (
 
 
 @contextmanager
-def opened(connection: Connection) -> Iterator[ClusterAdmin]:
+def opened(connection: ClusterOptions) -> Iterator[ClusterAdmin]:
     """Connect to the cluster, and close the connections at the end of the block."""
     from ottla.cli.cluster_admin import ClusterAdmin
 
@@ -85,7 +85,7 @@ def opened(connection: Connection) -> Iterator[ClusterAdmin]:
 @click.option("--wait", is_flag=True, help="Wait until the cluster is healthy, for at most --timeout.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def status(wait: bool, connection: Connection, output: str) -> None:
+def status(wait: bool, connection: ClusterOptions, output: str) -> None:
     """Show whether the cluster is healthy, and which partitions have a problem.
 
     A cluster is healthy if it has a controller, every partition has a leader, and all replicas are in sync. The exit
@@ -194,7 +194,7 @@ def _print_status(summary: dict[str, Any]) -> None:
 @click.command("brokers")
 @connection_options
 @output_option()
-def brokers(connection: Connection, output: str) -> None:
+def brokers(connection: ClusterOptions, output: str) -> None:
     """List the brokers that are alive, with their leaders and replicas.
 
     PREFERRED counts the partitions of which the broker is the first replica, IN-SYNC its replicas that are in sync.
@@ -244,7 +244,7 @@ def elect(
     numbers: tuple[int, ...],
     unclean: bool,
     dry_run: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Let the preferred replicas lead: the first ones of the partitions, if they are in sync.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.cli.connection import Connection, connection_options, parse_pairs
+from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.failure import NotFound
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_data, print_rows
@@ -88,7 +88,7 @@ def command() -> None:
 @_owner_options
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def get(keys: tuple[str, ...], owner: Owner, connection: Connection, output: str) -> None:
+def get(keys: tuple[str, ...], owner: Owner, connection: ClusterOptions, output: str) -> None:
     """Print the values of settings, one per line, in the order of the arguments."""
     from ottla.cli.cluster import connect
 
@@ -109,7 +109,7 @@ def get(keys: tuple[str, ...], owner: Owner, connection: Connection, output: str
 @click.option("--synonyms", is_flag=True, help="Show all sources of each setting in order of precedence.")
 @connection_options
 @output_option()
-def describe(owner: Owner, changed: bool, synonyms: bool, connection: Connection, output: str) -> None:
+def describe(owner: Owner, changed: bool, synonyms: bool, connection: ClusterOptions, output: str) -> None:
     """Print all settings with their values and the sources of the values."""
     from ottla.cli.cluster import connect
 
@@ -127,7 +127,7 @@ def describe(owner: Owner, changed: bool, synonyms: bool, connection: Connection
 @_dry_run_option
 @connection_options
 @output_option()
-def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: Connection, output: str) -> None:
+def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: ClusterOptions, output: str) -> None:
     """Change settings. Other settings are not changed."""
     from ottla.cli.cluster import connect
 
@@ -143,7 +143,7 @@ def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: C
 @_dry_run_option
 @connection_options
 @output_option()
-def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: Connection, output: str) -> None:
+def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: ClusterOptions, output: str) -> None:
     """Reset settings to their defaults."""
     from ottla.cli.cluster import connect
 

@@ -1,6 +1,6 @@
-"""The options by which every verb finds its cluster.
+"""The options with which commands find their cluster.
 
-A property is taken from, first found wins: its own flag, -X, --command-config, the environment, the default.
+The first of these that has a property wins: its own flag, -X, --command-config, the environment, the default.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """Where the cluster is and how to speak to it."""
+class ClusterOptions:
+    """The address of a cluster, the properties of its clients, and the limit for each request."""
 
     bootstrap: str
-    #: False when nobody named an address and the default stands
+    #: whether the user named an address; if not, it is the default
     bootstrap_named: bool
     #: librdkafka properties, without bootstrap.servers
     properties: Mapping[str, str]
@@ -83,11 +83,11 @@ def connection_options(function: _Function) -> _Function:
 
 def make_connection(
     bootstrap: str | None, properties: Mapping[str, str], filed: Mapping[str, str], timeout_s: float
-) -> Connection:
+) -> ClusterOptions:
     merged = {**filed, **properties}
     inherited = merged.pop("bootstrap.servers", None) or merged.pop("metadata.broker.list", None)
     named = bootstrap or inherited or os.environ.get(BOOTSTRAP_ENVIRONMENT)
-    return Connection(
+    return ClusterOptions(
         bootstrap=named or BOOTSTRAP_DEFAULT,
         bootstrap_named=named is not None,
         properties=_translate_java(merged),

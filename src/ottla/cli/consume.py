@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import NotFound
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
@@ -111,7 +111,7 @@ def command(
     schema_types: dict[str, str],
     skip_bad: bool,
     registry_address: RegistryAddress,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Print records, without joining a group. The user needs the right Read on the topics, and none on a group.

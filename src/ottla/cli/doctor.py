@@ -15,7 +15,7 @@ from typing import Literal
 
 import click
 
-from ottla.cli.connection import Connection, connection_options, split_addresses
+from ottla.cli.connection import ClusterOptions, connection_options, split_addresses
 from ottla.cli.failure import FAILED
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
 from ottla.cli.service_options import missing_package
@@ -51,7 +51,7 @@ class Check:
 @click.option("--data", metavar="DIR", type=click.Path(), help="Also check this data directory.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def command(area: str | None, config: str | None, data: str | None, connection: Connection, output: str) -> None:
+def command(area: str | None, config: str | None, data: str | None, connection: ClusterOptions, output: str) -> None:
     """Check this machine, the broker and its cluster, or the security of a broker's settings.
 
     Checks Python, limits, the data directory, the clock, the address, the broker, the controller and the replicas of
@@ -81,7 +81,7 @@ def _security_checks(config: str) -> Iterator[Check]:
     return check_security(config, datetime.datetime.now(datetime.UTC))
 
 
-def run_checks(data: str | None, connection: Connection) -> Iterator[Check]:
+def run_checks(data: str | None, connection: ClusterOptions) -> Iterator[Check]:
     yield check_python(sys.version_info[:3], sys.flags.optimize)
     yield check_event_loop()
     yield check_crc()
@@ -265,7 +265,7 @@ def _open_file_limit() -> int:
 # The cluster
 
 
-def check_cluster(connection: Connection) -> Iterator[Check]:
+def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
     """Is somebody at the address, is it a Kafka broker, and can clients reach where it sends them?"""
     from ottla.cli.cluster import connect, refusal
     from ottla.cli.listeners import who_listens

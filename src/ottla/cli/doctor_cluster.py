@@ -8,7 +8,7 @@ import click
 
 from ottla.cli.cluster_admin import ClusterState
 from ottla.cli.cluster_status import describe_status, opened
-from ottla.cli.connection import Connection
+from ottla.cli.connection import ClusterOptions
 from ottla.cli.doctor import FAIL, OK, WARN, Check
 
 #: names in one line
@@ -17,7 +17,7 @@ _NAMED_MAX = 3
 _NOT_PREFERRED_MAX = 0.1
 
 
-def check_partitions(connection: Connection) -> Iterator[Check]:
+def check_partitions(connection: ClusterOptions) -> Iterator[Check]:
     """Yield the checks of a cluster that answers; one that fails if it stops to answer."""
     try:
         with opened(connection) as admin:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import Failure, NotFound, confirm, exit_if_failed
 from ottla.cli.group_lag import PartitionLag, measure_lag
@@ -74,7 +74,7 @@ def command() -> None:
 )
 @connection_options
 @output_option()
-def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Connection, output: str) -> None:
+def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """List consumer groups.
 
     If a partition of the topic __consumer_offsets has no leader, its groups are missing: the others are printed, with a
@@ -112,7 +112,7 @@ def describe(
     with_state: bool,
     with_members: bool,
     with_offsets: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Describe consumer groups. Without --state, --members or --offsets: state and offsets.
@@ -171,7 +171,7 @@ def delete(
     if_exists: bool,
     yes: bool,
     dry_run: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Delete consumer groups and their committed offsets. Their consumers must be stopped first.

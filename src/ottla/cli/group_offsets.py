@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ottla.cli.connection import Connection
+from ottla.cli.connection import ClusterOptions
 from ottla.cli.failure import Failure, NotFound, confirm, exit_if_failed
 from ottla.cli.output import NAME, TABLE, print_rows, shown
 from ottla.model.types import TopicPartition
@@ -31,7 +31,7 @@ def delete_offsets(
     cluster: ClusterClient,
     groups: Sequence[str],
     wanted: Mapping[str, set[int] | None],
-    connection: Connection,
+    connection: ClusterOptions,
     *,
     yes: bool,
     dry_run: bool,

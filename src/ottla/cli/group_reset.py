@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import parse_duration_ms
 from ottla.cli.failure import Failure, NotFound, exit_if_failed
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
@@ -145,7 +145,7 @@ def reset(
     dry_run: bool,
     execute: bool,
     export: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Move the offsets of a group. Shows the plan; changes nothing without --execute.
@@ -195,7 +195,7 @@ def reset(
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def seek(
-    *, group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: Connection, output: str
+    *, group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: ClusterOptions, output: str
 ) -> None:
     """Move the offsets of a group: the short form of reset --execute.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.names import GROUP_NAME
@@ -120,7 +120,7 @@ ADVICE: Mapping[str, Advice] = {
 )
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def why(name: str, count: int, connection: Connection, output: str) -> None:
+def why(name: str, count: int, connection: ClusterOptions, output: str) -> None:
     """Show why a group rebalanced, newest first.
 
     Shows the cause, the duration and the setting to check. Reads the topic in which Ottla brokers record the causes of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
@@ -64,7 +64,7 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
 )
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def command(topics: tuple[str, ...], moment: Moment, connection: Connection, output: str) -> None:
+def command(topics: tuple[str, ...], moment: Moment, connection: ClusterOptions, output: str) -> None:
     """Print the end or start offsets of partitions.
 
     With a time, prints the first offset at or after it. A dash means that there is no such record.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import Failure
 from ottla.cli.latencies import Latencies
 from ottla.cli.names import TOPIC_NAME
@@ -106,7 +106,7 @@ def produce(
     batch_size: int,
     linger_ms: float,
     quiet: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Send records and measure throughput and latency.
@@ -221,7 +221,7 @@ def consume(
     duration: float | None,
     start: str,
     quiet: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Read records and measure the throughput.

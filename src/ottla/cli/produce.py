@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TEXT, output_option, print_json_line
@@ -139,7 +139,7 @@ def command(
     value_schema: SchemaChoice,
     key_schema: SchemaChoice,
     registry_address: RegistryAddress,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Send lines or files as records.

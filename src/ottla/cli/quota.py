@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.cli.connection import Connection, connection_options, parse_pairs
+from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.failure import NotFound
 from ottla.cli.output import Column, output_option, print_rows
 
@@ -84,7 +84,7 @@ def command() -> None:
 @_entity_options
 @connection_options
 @output_option()
-def list_quotas(names: Names, connection: Connection, output: str) -> None:
+def list_quotas(names: Names, connection: ClusterOptions, output: str) -> None:
     """Print quotas: all, or those of a user, a client id or an address."""
     from ottla.cli.cluster import ClusterClient
 
@@ -99,7 +99,7 @@ def list_quotas(names: Names, connection: Connection, output: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
 @connection_options
 @output_option()
-def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection: Connection, output: str) -> None:
+def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection: ClusterOptions, output: str) -> None:
     """Set quotas of a user, a client id, both together, or an address. Other quotas are not changed."""
     from ottla.cli.cluster import ClusterClient
 
@@ -117,7 +117,7 @@ def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection:
 @click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
 @connection_options
 @output_option()
-def remove(quotas: tuple[str, ...], names: Names, dry_run: bool, connection: Connection, output: str) -> None:
+def remove(quotas: tuple[str, ...], names: Names, dry_run: bool, connection: ClusterOptions, output: str) -> None:
     """Remove quotas of a user, a client id, both together, or an address: those named, or all."""
     from ottla.cli.cluster import ClusterClient
 

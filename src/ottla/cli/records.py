@@ -17,7 +17,7 @@ from confluent_kafka import Message as Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ottla.cli import error_codes, interrupts, outages
-from ottla.cli.connection import Connection
+from ottla.cli.connection import ClusterOptions
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.model.types import TopicPartition
 
@@ -45,19 +45,19 @@ def client_version() -> str:
     return str(libversion()[0])
 
 
-def check_properties(connection: Connection) -> None:
+def check_properties(connection: ClusterOptions) -> None:
     """Raise UsageError if librdkafka does not know a property, or refuses its value."""
     with _failures("client"):
         Producer(_configuration(connection))
 
 
-def open_writer(connection: Connection, properties: Properties) -> Writer:
+def open_writer(connection: ClusterOptions, properties: Properties) -> Writer:
     """Return a producer with these properties. Properties that the user has set with -X take precedence."""
     with _failures("producer"):
         return Writer(Producer({**_configuration(connection), **_unless_set(properties, connection)}))
 
 
-def open_reader(connection: Connection, properties: Properties) -> Reader:
+def open_reader(connection: ClusterOptions, properties: Properties) -> Reader:
     """Return a consumer without a group, with these properties. Those that the user has set with -X take precedence."""
     fixed = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
     defaults = {"group.id": "ottla-cli", "auto.offset.reset": "earliest", **properties}
@@ -193,7 +193,7 @@ def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Fai
     return error_codes.explain(code, subject, text) if code > 0 else Failure(f"{subject}: {text}")
 
 
-def _configuration(connection: Connection) -> dict[str, Any]:
+def _configuration(connection: ClusterOptions) -> dict[str, Any]:
     properties = connection.properties
     quiet = {} if {"log_level", "debug"} & properties.keys() else {"log_level": _LOG_LEVEL_QUIET}
 
@@ -211,7 +211,7 @@ def _configuration(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _unless_set(defaults: Mapping[str, Any], connection: Connection) -> dict[str, Any]:
+def _unless_set(defaults: Mapping[str, Any], connection: ClusterOptions) -> dict[str, Any]:
     return {key: value for key, value in defaults.items() if key not in connection.properties}
 
 

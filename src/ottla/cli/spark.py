@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.model.types import TopicPartition
@@ -65,7 +65,7 @@ def java_home() -> None:
 @click.option("--execute", is_flag=True, help="Change the checkpoint; without it only the plan is shown.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def repair(checkpoint: str, target: Target | None, execute: bool, connection: Connection, output: str) -> None:
+def repair(checkpoint: str, target: Target | None, execute: bool, connection: ClusterOptions, output: str) -> None:
     """Move a checkpoint to offsets that its topics have.
 
     Shows for each partition the next offset of the checkpoint, the offsets that the log has, and how many offsets the
@@ -101,7 +101,7 @@ def repair(checkpoint: str, target: Target | None, execute: bool, connection: Co
     click.echo(f"repaired; the old offsets are in {backup}", err=True)
 
 
-def _log_ranges(connection: Connection, partitions: set[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
+def _log_ranges(connection: ClusterOptions, partitions: set[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
     from ottla.cli.cluster import ClusterClient
     from ottla.spark.checkpoint_repair import LogRange
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options, parse_pairs
+from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.failure import NotFound, confirm
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import (
@@ -95,7 +95,7 @@ def create(
     config: dict[str, str],
     if_not_exists: bool,
     dry_run: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Create topics."""
@@ -129,7 +129,7 @@ def create(
 @connection_options
 @output_option()
 def list_topics(
-    patterns: tuple[str, ...], regex: bool, exclude_internal: bool, connection: Connection, output: str
+    patterns: tuple[str, ...], regex: bool, exclude_internal: bool, connection: ClusterOptions, output: str
 ) -> None:
     """List topics.
 
@@ -160,7 +160,7 @@ def describe(
     with_summary: bool,
     with_configs: bool,
     with_partitions: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Describe topics. Without -s, -c or -p: summary and partitions."""
@@ -214,7 +214,7 @@ def alter(
     config: dict[str, str],
     delete_config: tuple[str, ...],
     dry_run: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Add partitions to a topic, or change its settings."""
@@ -239,7 +239,7 @@ def alter(
 @connection_options
 @output_option()
 def delete(
-    *, names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: Connection, output: str
+    *, names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: ClusterOptions, output: str
 ) -> None:
     """Delete topics and all their records."""
     from ottla.cli.cluster import connect

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy, confirm, exit_if_failed
 from ottla.cli.names import TOPIC_NAME, TRANSACTIONAL_ID
@@ -105,7 +105,7 @@ def list_transactions(
     producer_ids: tuple[int, ...],
     longer_than_ms: int | None,
     pattern: str | None,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """List transactional ids with their states. Filters are combined with and.
@@ -143,7 +143,7 @@ def list_transactions(
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TRANSACTIONAL_ID)
 @connection_options
 @output_option()
-def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
+def describe(ids: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """Describe transactional ids: producer, state, age, and the partitions without a marker."""
     with _transactions(connection) as transactions:
         found = transactions.describe(ids)
@@ -181,7 +181,7 @@ def describe(ids: tuple[str, ...], connection: Connection, output: str) -> None:
 )
 @connection_options
 @output_option()
-def hanging(older_than_ms: int, topics: tuple[str, ...], connection: Connection, output: str) -> None:
+def hanging(older_than_ms: int, topics: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """Find transactions that are open in a partition and unknown to their coordinator.
 
     read_committed consumers wait before such a transaction for ever. 'ottla txn abort' aborts it.
@@ -244,7 +244,7 @@ def abort(
     force: bool,
     yes: bool,
     dry_run: bool,
-    connection: Connection,
+    connection: ClusterOptions,
     output: str,
 ) -> None:
     """Abort one transaction in one partition: read_committed consumers never get its records.
@@ -271,7 +271,7 @@ def abort(
 
 
 @contextmanager
-def _transactions(connection: Connection) -> Iterator[Transactions]:
+def _transactions(connection: ClusterOptions) -> Iterator[Transactions]:
     from ottla.cli.cluster import ClusterClient
     from ottla.cli.transactions import Transactions
 

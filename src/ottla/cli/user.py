@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ottla.cli.connection import Connection, connection_options
+from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, NAME, TABLE, YAML, Column, output_option, print_rows
 from ottla.security.salts import ITERATIONS_MIN
@@ -41,7 +41,7 @@ def command() -> None:
 @click.argument("names", metavar="[USER]...", nargs=-1)
 @connection_options
 @output_option(*_FORMATS)
-def list_users(names: tuple[str, ...], connection: Connection, output: str) -> None:
+def list_users(names: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """List users and their mechanisms: all, or those that are named. Passwords and keys are never shown."""
     from ottla.cli.user_requests import describe
 
@@ -74,7 +74,9 @@ def list_users(names: tuple[str, ...], connection: Connection, output: str) -> N
     help="Read the password from the first line of a file that only you can read; - is standard input.",
 )
 @connection_options
-def add(name: str, titles: tuple[str, ...], iterations: int, password_file: str | None, connection: Connection) -> None:
+def add(
+    name: str, titles: tuple[str, ...], iterations: int, password_file: str | None, connection: ClusterOptions
+) -> None:
     """Add a user, or change the password of one.
 
     The password is asked for at a terminal, else read from standard input. It is no option, because other users of
@@ -97,7 +99,7 @@ def add(name: str, titles: tuple[str, ...], iterations: int, password_file: str 
 @click.argument("names", metavar="USER...", nargs=-1, required=True)
 @_mechanism_option
 @connection_options
-def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: Connection) -> None:
+def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: ClusterOptions) -> None:
     """Remove users, or only their credentials for --mechanism. Connections that are open stay open."""
     from ottla.cli.user_requests import delete, describe
 

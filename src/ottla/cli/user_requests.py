@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.cli.cluster import ClusterClient
-from ottla.cli.connection import Connection
+from ottla.cli.connection import ClusterOptions
 from ottla.cli.error_codes import check
 from ottla.cli.failure import NotFound
 from ottla.cli.output import shown
@@ -32,7 +32,7 @@ class Credential(NamedTuple):
         return f"Credential({self.mechanism.title})"
 
 
-def describe(connection: Connection, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
+def describe(connection: ClusterOptions, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
     """Return the mechanisms and iterations of users: all, or those that are named. Raise NotFound."""
     users = [UserName(name=name) for name in names] or None
     with ClusterClient(connection) as client:
@@ -45,7 +45,7 @@ def describe(connection: Connection, names: Sequence[str]) -> dict[str, dict[Mec
     return dict(sorted(found.items()))
 
 
-def upsert(connection: Connection, name: str, credentials: Iterable[Credential]) -> None:
+def upsert(connection: ClusterOptions, name: str, credentials: Iterable[Credential]) -> None:
     """Set the credentials of a user. Its credentials for other mechanisms stay."""
     rows = [
         ScramCredentialUpsertion(
@@ -57,13 +57,13 @@ def upsert(connection: Connection, name: str, credentials: Iterable[Credential])
     _alter(connection, AlterUserScramCredentialsRequest(upsertions=rows))
 
 
-def delete(connection: Connection, mechanisms: Mapping[str, Iterable[Mechanism]]) -> None:
+def delete(connection: ClusterOptions, mechanisms: Mapping[str, Iterable[Mechanism]]) -> None:
     """Delete the credentials of users. Raise NotFound."""
     rows = [ScramCredentialDeletion(name=name, mechanism=each) for name in mechanisms for each in mechanisms[name]]
     _alter(connection, AlterUserScramCredentialsRequest(deletions=rows))
 
 
-def _alter(connection: Connection, request: AlterUserScramCredentialsRequest) -> None:
+def _alter(connection: ClusterOptions, request: AlterUserScramCredentialsRequest) -> None:
     with ClusterClient(connection) as client:
         answer = client.ask_any(request)
     for result in answer.results:
