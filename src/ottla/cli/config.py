@@ -152,7 +152,7 @@ def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: Cluste
 
 
 def _warn_of_unknown(names: Iterable[str]) -> None:
-    """Brokers store settings that they do not know, for plug-ins: a misspelled name is no error."""
+    """Warn of names that are not settings. Brokers store them for plug-ins, so a misspelled name is no error."""
     from ottla.model.setting_types import unknown_name
     from ottla.model.settings import BROKER_SETTINGS, unknown_settings
 

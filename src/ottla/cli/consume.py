@@ -30,7 +30,7 @@ Decode = Callable[["Message"], "DecodedMessage | None"]
 
 #: how many records are rendered before they are written out
 _READ_COUNT = 1000
-#: how long one look for records takes; Ctrl-C is noticed between two
+#: limit for one wait for records; Ctrl-C takes effect between two
 _POLL_S = 0.2
 
 
@@ -145,7 +145,7 @@ def command(
             reader.assign(starts)
             copy_records(reader, spans, render, stdout, count=count, decode=decode)
     except KeyboardInterrupt:
-        # Following has no other end; being stopped is how it succeeds.
+        # Without -e the command ends with Ctrl-C, which is no failure.
         pass
     except BrokenPipeError:
         abandon_stdout()
@@ -162,7 +162,7 @@ def copy_records(
     count: int | None,
     decode: Decode | None = None,
 ) -> None:
-    """Write records until every span is read, or `count` are written, or somebody stops us.
+    """Write records until every span is read, or `count` are written, or Ctrl-C.
 
     ``decode`` replaces a record by a decoded one, or by None if it is skipped.
     """
@@ -185,7 +185,7 @@ def copy_records(
                     if not left:
                         break
                 if span.end is not None and offset + 1 >= span.end:
-                    # Whatever else comes of this partition was not asked for.
+                    # The rest of the partition is not wanted.
                     del unread[name]
                     reader.pause(name)
         finally:

@@ -30,7 +30,7 @@ PYTHON_MIN = (3, 11)
 OPEN_FILES_MIN = 1024
 OPEN_FILES_GOOD = 16384
 FREE_BYTES_MIN = 1 << 30
-#: 2026-01-01: nobody's clock is right and shows less
+#: 2026-01-01: a clock that shows an earlier time is wrong
 CLOCK_FLOOR_S = 1_767_225_600
 CLOCK_AHEAD_S_MAX = 60
 
@@ -266,7 +266,7 @@ def _open_file_limit() -> int:
 
 
 def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
-    """Is somebody at the address, is it a Kafka broker, and can clients reach where it sends them?"""
+    """Check that the address accepts connections, that a Kafka broker answers, and that its brokers are reachable."""
     from ottla.cli.cluster import connect, refusal
     from ottla.cli.listeners import who_listens
 

@@ -89,7 +89,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Clu
             "is_simple": group.is_simple,
             "type": group.group_type,
             "state": group.state,
-            # Of the kinds of groups, the client lists consumers and those where nobody ever joined.
+            # The list has groups of consumers, and groups that never had a member.
             "protocol_type": None if group.is_simple else "consumer",
         }
         for group in groups
@@ -278,7 +278,7 @@ def _format_description(row: dict[str, Any], wanted: dict[str, bool]) -> str:
         ]
         blocks.append(format_table(_MEMBER_COLUMNS, members) if members else "no members")
     if wanted["offsets"]:
-        # Members that hold nothing stand below the partitions: somebody is waiting for work.
+        # Members without partitions are listed below the partitions.
         idle = [member for member in row["members"] if not member["assignments"]]
         rows = [
             *({**one, "time_lag": _format_time_lag(one["time_lag_ms"])} for one in row["offsets"]),
@@ -321,7 +321,7 @@ def _format_time_lag(time_lag_ms: int | None) -> str | None:
 
 
 def _notes(row: dict[str, Any]) -> list[str]:
-    """What a dash in the table cannot say."""
+    """Return explanations of values that are missing in the table."""
     beyond = [
         f"{one['topic_name']}-{one['partition_id']}"
         for one in row["offsets"]
@@ -329,15 +329,15 @@ def _notes(row: dict[str, Any]) -> list[str]:
         and one["log_end_offset"] is not None
         and one["current_offset"] > one["log_end_offset"]
     ]
-    gone = sorted({one["topic_name"] for one in row["offsets"] if one["log_end_offset"] is None})
+    endless = sorted({one["topic_name"] for one in row["offsets"] if one["log_end_offset"] is None})
     notes = []
     if beyond:
         notes.append(
             f"Committed beyond the end of the log: {', '.join(beyond)}. Was the topic deleted and created again? "
             "'ottla group reset' moves the group to an offset in the log."
         )
-    if gone:
+    if endless:
         notes.append(
-            f"No log end: {', '.join(gone)}. The topic was deleted or has no leader; see 'ottla topic describe'."
+            f"No log end: {', '.join(endless)}. The topic was deleted or has no leader; see 'ottla topic describe'."
         )
     return notes

@@ -1,7 +1,7 @@
-"""How far a group is behind: in records, and in time.
+"""The lag of a group, in records and in time.
 
-Commits are read before log ends, so that a group that keeps up is never shown as ahead of the log. The time lag is the
-age of the first record that is not yet consumed, read from the log itself: nothing is sampled, nothing is estimated.
+Committed offsets are read before log end offsets, so that no group is shown ahead of the log. The time lag is the age
+of the first record that is not consumed. It is read from the log, not estimated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.cli.group_state import GroupMember, GroupState
     from ottla.cli.records import Reader
     from ottla.cli.topic_state import TopicState
-#: one record per partition is wanted, not the log behind it: small fetches, and none once a partition has answered
+#: small fetches, because one record of each partition is enough
 _READER: Mapping[str, str | int | float | bool] = {
     "isolation.level": "read_uncommitted",
     "max.partition.fetch.bytes": 16_384,
@@ -33,19 +33,19 @@ _READER: Mapping[str, str | int | float | bool] = {
 _READ_COUNT = 500
 _POLL_S = 0.1
 _PROGRESS_EVERY_S = 2.0
-#: the type of a timestamp that is none
+#: the type of a missing timestamp
 _TIMESTAMP_NOT_AVAILABLE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """Where a group stands in one partition; None where that is not known."""
+    """The offsets of a group in one partition; None where they are not known."""
 
     name: TopicPartition
     committed: int | None
     log_end: int | None
     time_lag_ms: int | None
-    #: who the partition is assigned to
+    #: the member that the partition is assigned to
     member: GroupMember | None
 
     @property
@@ -56,7 +56,7 @@ class PartitionLag:
 
     @property
     def is_beyond_end(self) -> bool:
-        """The commit speaks of another log: the topic was created anew, or lost its end."""
+        """Return whether the commit is after the end: the topic was created again, or has lost records."""
         return self.committed is not None and self.log_end is not None and self.committed > self.log_end
 
 
@@ -103,9 +103,9 @@ def measure_lag(cluster: ClusterClient, group: GroupState, *, time_limit_s: floa
 def read_first_timestamps(
     cluster: ClusterClient, starts: Mapping[TopicPartition, int], time_limit_s: float
 ) -> dict[TopicPartition, int | None]:
-    """The timestamp of the first record at or behind each offset; None where the log has no record there.
+    """Return the timestamp of the first record at or after each offset; None if the log has no such record.
 
-    A partition that gave no answer in time, or whose record has no timestamp, is left out.
+    A partition without an answer in time, or whose record has no timestamp, is absent.
     """
     if not starts:
         return {}
@@ -115,7 +115,7 @@ def read_first_timestamps(
         reader.assign(starts)
         _read_each_once(reader, starts, found, time_limit_s)
     except Failure as failure:
-        # Whoever may not read the records may still see the rest.
+        # A user without the right to read the records still gets the other columns.
         click.echo(f"warning: time lag not read: {failure.message}", err=True)
     finally:
         reader.close()
@@ -150,7 +150,7 @@ def _read_each_once(
             unread.remove(name)
             reader.pause(name)
         for name in unread.intersection(ends):
-            # Transaction markers and compacted offsets: there is a distance to the end, but nothing to consume.
+            # The offsets up to the end are transaction markers or were compacted: there is no record to consume.
             found[name] = None
             unread.remove(name)
 
@@ -161,14 +161,14 @@ def _time_lag_ms(lag: PartitionLag, timestamps: Mapping[TopicPartition, int | No
     if lag.name not in timestamps:
         return None
     timestamp_ms = timestamps[lag.name]
-    # A producer's clock may be ahead of ours.
+    # The clock of a producer may be ahead.
     return 0 if timestamp_ms is None else max(now_ms - timestamp_ms, 0)
 
 
 def _log_ends(
     cluster: ClusterClient, topics: Mapping[str, TopicState], names: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    # A commit outlives its topic, and a partition without a leader cannot be asked: both have no end to show.
+    # A commit may be older than the deletion of its topic, and a partition without a leader cannot be asked.
     led = {
         (topic.name, partition.partition)
         for topic in topics.values()

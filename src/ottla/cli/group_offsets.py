@@ -1,4 +1,4 @@
-"""`ottla group delete --offsets`: a group forgets what it has committed in some topics and keeps the rest."""
+"""`ottla group delete --offsets`: delete the committed offsets of a group in some topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Commit(NamedTuple):
-    """What one group has committed in one partition."""
+    """The committed offset of a group in one partition."""
 
     group: str
     name: TopicPartition
@@ -40,7 +40,7 @@ def delete_offsets(
     """Delete the commits of these groups in the partitions of each topic with these numbers, or in all."""
     from ottla.cli.cluster import ClusterClient
 
-    # Opened first, because it says no to what it cannot do, and only then is anybody asked anything.
+    # Opened first, so that invalid properties are reported before the user is asked.
     with ClusterClient(connection) as client:
         commits = [commit for group in groups for commit in _find_commits(cluster, group, wanted)]
         if dry_run:
@@ -57,7 +57,7 @@ def delete_offsets(
 
 
 def _find_commits(cluster: ClusterClient, group: str, wanted: Mapping[str, set[int] | None]) -> list[Commit]:
-    """What there is to delete; somebody who names a partition without a commit may have named the wrong one."""
+    """Return the commits to delete. Raise NotFound if one that the user names does not exist."""
     committed = cluster.committed_offsets(group)
     found = []
     for topic, numbers in wanted.items():
@@ -74,7 +74,7 @@ def _find_commits(cluster: ClusterClient, group: str, wanted: Mapping[str, set[i
 
 
 def _delete(client: ClusterClient, group: str, names: Sequence[TopicPartition]) -> dict[TopicPartition, Failure]:
-    """Returns the partitions that were refused."""
+    """Delete the commits. Return the failures of the partitions that were refused."""
     from ottla.cli.error_codes import check
     from ottla.client.protocol.metadata import CoordinatorType
     from ottla.model.errors import ErrorCode
@@ -130,7 +130,7 @@ def _ask_before_deletion(commits: Sequence[Commit]) -> None:
 def _report(
     commits: Iterable[Commit], failures: Mapping[tuple[str, TopicPartition], Failure], done: str, output: str
 ) -> None:
-    """Print what was done, one failure per line, and leave with the first failure's exit code."""
+    """Print what was done. If some failed, print why, and end the command with the exit code of the first."""
     succeeded = [commit for commit in commits if (commit.group, commit.name) not in failures]
     if output == TABLE:
         for commit in succeeded:

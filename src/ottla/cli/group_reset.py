@@ -1,7 +1,7 @@
 """`ottla group reset` and `ottla group seek`: move the committed offsets of a group whose consumers are stopped.
 
-Both make a plan, show it, and commit it; they differ in what is said by default. `reset` has the flags of Kafka's own
-tool and changes nothing without --execute, `seek` is short and acts at once.
+Both make a plan, print it and commit it. `reset` has the options of Kafka's own tool and changes nothing without
+--execute; `seek` has fewer options and commits at once.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _COLUMNS = (
     Column("CURRENT", "current_offset"),
     Column("NEW", "new_offset"),
 )
-#: the key under which the options of one command line collect where to go
+#: the key in click's context under which the options of a command collect the targets
 _TARGETS = "ottla.group.targets"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where offsets go; `value` is an offset, a distance or a time in ms."""
+    """The new offsets; `value` is an offset, a distance or a time in ms."""
 
     kind: Literal["earliest", "latest", "offset", "time", "shift", "current", "file"]
     value: int = 0
@@ -53,17 +53,17 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOffset:
-    """What becomes of one partition."""
+    """The change of one partition."""
 
     name: TopicPartition
     current: int | None
     new: int
-    #: why it is not what was asked for; empty when it is
+    #: why the new offset differs from the requested one; empty if it does not
     note: str
 
 
 def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: Any) -> Callable[[_Function], _Function]:
-    """One way to say where to go; all of them are collected, so that two can be told from one."""
+    """Return an option that names a target. All targets are collected, so that two of them can be rejected."""
 
     def collect(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is None or value is False:
@@ -213,7 +213,7 @@ def seek(
     names = partitions_of(cluster, wanted) if wanted else _committed_partitions(cluster, committed)
     plan = make_plan(cluster, names, committed, target)
     if target.kind == "offset" and plan and all(planned.new < target.value for planned in plan):
-        # Elsewhere numbers are times here; skipping every record because of a missing @ would be a poor answer.
+        # The user may have meant a time and forgotten the @. Committing the end would skip all records.
         raise Failure(f"offset {target.value} is beyond the end of every partition; write @{where} if it is a time, "
                       "or --to end")  # fmt: skip
     _run(cluster, state, plan, execute=not dry_run, undone="nothing was changed", output=output)
@@ -222,7 +222,7 @@ def seek(
 def make_plan(
     cluster: ClusterClient, names: Sequence[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
 ) -> list[PlannedOffset]:
-    """The new offset of each partition, inside its log."""
+    """Return the new offset of each partition, which is inside its log."""
     starts, ends = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
     at_time = cluster.find_offsets(names, target.value) if target.kind == "time" else {}
     plan = []
@@ -265,7 +265,7 @@ def _wanted(
 
 
 def parse_offsets_file(file: Iterable[str] | IO[str]) -> dict[tuple[str, int], int]:
-    """Read lines of TOPIC,PARTITION,OFFSET. Raises ValueError with the line that is wrong."""
+    """Return the offsets in lines of TOPIC,PARTITION,OFFSET. Raise ValueError, which names the wrong line."""
     offsets: dict[tuple[str, int], int] = {}
     lines = csv.reader(file)
     try:
@@ -289,7 +289,7 @@ def parse_offsets_file(file: Iterable[str] | IO[str]) -> dict[tuple[str, int], i
 def _run(
     cluster: ClusterClient, group: GroupState, plan: Sequence[PlannedOffset], *, execute: bool, undone: str, output: str
 ) -> None:
-    """Show the plan, and commit it when asked to; when not, say `undone`."""
+    """Print the plan. With `execute` commit it, otherwise print `undone`."""
     if not plan:
         raise Failure(f"group {shown(group.group_id)} has no committed offset to move; name the topics to start from")
     refusal = _refusal(group)

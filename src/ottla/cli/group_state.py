@@ -16,7 +16,7 @@ class GroupListing:
     """A group as the list of groups shows it."""
 
     group_id: str
-    #: offsets are committed under its name, but no member ever joined
+    #: the group has committed offsets, and never had a member
     is_simple: bool
     #: Kafka's word, such as Stable
     state: str
@@ -26,7 +26,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member of a group, and the partitions that are its own."""
+    """One member of a group, with the partitions that are assigned to it."""
 
     member_id: str
     instance_id: str | None
@@ -49,5 +49,5 @@ class GroupState:
 
     @property
     def exists(self) -> bool:
-        # Coordinators describe a group that they do not know as a dead one.
+        # Coordinators describe an unknown group as a dead one.
         return self.state != "Dead"

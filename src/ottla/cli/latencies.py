@@ -1,4 +1,4 @@
-"""Counting latencies in little room: buckets that are never wider than 1/64 of what they hold."""
+"""Counts latencies in little memory: the width of a bucket is at most 1/64 of its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ottla offsets`: where the partitions of a topic stand."""
+"""`ottla offsets`: the offsets of the partitions of a topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = (
     Column("TIMESTAMP", "timestamp"),
     Column("EPOCH", "leader_epoch"),
 )
-#: the numbers that Kafka's own tool takes for these words
+#: the words, and the numbers that Kafka's own tool has for them
 _WORDS: dict[str, Moment] = {
     "earliest": "earliest",
     "-2": "earliest",
@@ -87,7 +87,7 @@ def command(topics: tuple[str, ...], moment: Moment, connection: ClusterOptions,
 
 
 def partitions_of(cluster: ClusterClient, topics: tuple[str, ...]) -> list[TopicPartition]:
-    """Every partition of these topics; raises `NotFound` for a topic that does not exist."""
+    """Return all partitions of these topics. Raise NotFound if a topic does not exist."""
     known = cluster.topics()
     names = []
     for topic in dict.fromkeys(topics):

@@ -1,4 +1,4 @@
-"""What a cluster lacks that answers requests for metadata and does not complete another request, and the next step."""
+"""Messages about clusters that answer requests for metadata and do not complete others: what is missing, what to do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def warn_incomplete(failures: Sequence[Failure]) -> None:
 
 
 def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
-    """Say that the coordinator of a group does not answer, and why if the metadata show it."""
+    """Return the failure of a group whose coordinator does not answer, with the reason if the metadata show it."""
     from ottla.broker.coordinators.hashing import java_hash
 
     offline = []
@@ -84,7 +84,7 @@ def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState])
 
 
 def incomplete_list(noun: str, topic: str, partitions: Collection[Offline]) -> NotHealthy:
-    """Say that a list lacks the groups or the transactional ids of these partitions."""
+    """Return the failure of a list without the groups or the transactional ids of these partitions."""
     return NotHealthy(
         f"the list is not complete: {describe_partitions(topic, partitions)}, so {noun} may be missing; "
         f"{_START_BROKERS}"
@@ -92,7 +92,7 @@ def incomplete_list(noun: str, topic: str, partitions: Collection[Offline]) -> N
 
 
 def not_completed(subject: str, timeout_s: float, cause: str | None) -> Failure:
-    """Say that a request was not completed though the cluster answers others."""
+    """Return the failure of a request that was not completed, in a cluster that answers others."""
     why = f" ({cause})" if cause else ""
     return NotHealthy(
         f"{subject}: the cluster did not complete the request within {timeout_s:g} s{why}, and answers others; "

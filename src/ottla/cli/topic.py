@@ -286,7 +286,7 @@ def _summary(topic: TopicState) -> dict[str, Any]:
 
 
 def _partition_rows(cluster: ClusterClient, topic: TopicState) -> list[dict[str, Any]]:
-    # A partition without a leader cannot be asked; its row still says who should have it.
+    # A partition without a leader cannot be asked for offsets; its row has the replicas only.
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader is not None]
     starts, ends = cluster.find_offsets(led, "earliest"), cluster.find_offsets(led, "latest")
     rows = []

@@ -1,8 +1,8 @@
-"""What a cluster knows of transactions, from both ends.
+"""The transactions of a cluster, as coordinators and leaders report them.
 
-Coordinators know transactional ids: which producer has one, what state its transaction is in, which partitions wait for
-a marker. Leaders know producers: who has written records that no marker has ended yet. A transaction that is open at a
-leader and waited for by no coordinator hangs: nobody will end it, and readers of committed records stop before it.
+Coordinators know transactional ids: the producer of each, the state of its transaction, and the partitions without a
+marker. Leaders know producers: which of them have records without a marker. A transaction hangs if it is open at a
+leader and unknown to its coordinator: it never ends, and read_committed consumers do not get past it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ottla.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
-#: partitions in one question, so that no broker is asked for everything at once
+#: partitions in one request
 _PARTITIONS_MAX = 500
 _DURATION_FROM, _PATTERN_FROM = 1, 2
 
@@ -52,15 +52,15 @@ class Transaction:
     producer_epoch: int
     state: str
     timeout_ms: int
-    #: None while no transaction is under way
+    #: None while no transaction is open
     started_ms: int | None
-    #: those that still get a marker
+    #: partitions without a marker
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """Records of one producer in one partition that no marker has ended yet."""
+    """Records of one producer in one partition that have no marker yet."""
 
     name: TopicPartition
     leader: Node
@@ -73,7 +73,7 @@ class OpenTransaction:
     last_timestamp: int
 
     def is_same(self, other: OpenTransaction) -> bool:
-        """Whether this is one transaction, though more records may have come to it."""
+        """Return whether this is the same transaction; more records may have been added to it."""
         return (self.name, self.producer_id, self.start_offset) == (other.name, other.producer_id, other.start_offset)
 
 
@@ -93,7 +93,7 @@ class Transactions:
         longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """Those of every coordinator that pass all filters; an empty filter takes all.
+        """Return the ids at all coordinators that pass all filters. An empty filter passes all.
 
         :raises ValueError: if the cluster does not understand the pattern.
         """
@@ -137,7 +137,7 @@ class Transactions:
         return [incomplete_list("transactional ids", TRANSACTIONS_TOPIC, sorted(offline))] if offline else []
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, Transaction | None]:
-        """Each of these ids; None for one that its coordinator does not know."""
+        """Return each of these ids; None if its coordinator does not know it."""
         wanted = list(dict.fromkeys(transactional_ids))
         return self._client.until_settled(lambda: self._describe(wanted))
 
@@ -170,7 +170,7 @@ class Transactions:
     def find_leaders(
         self, topics: Sequence[str] | None = None
     ) -> tuple[dict[TopicPartition, Node], list[TopicPartition]]:
-        """The leader of each partition of these topics, or of all, and the partitions that have none."""
+        """Return the leader of each partition of these topics, or of all, and the partitions without a leader."""
         metadata = self._client.metadata(topics)
         nodes = nodes_of(metadata)
         leaders: dict[TopicPartition, Node] = {}
@@ -185,7 +185,7 @@ class Transactions:
         return leaders, sorted(leaderless)
 
     def find_open_in(self, name: TopicPartition) -> list[OpenTransaction]:
-        """The open transactions of one partition, which must exist."""
+        """Return the open transactions of one partition. Raise NotFound if it does not exist."""
         return self._client.until_settled(lambda: self.find_open({name: self._find_leader(name)}))
 
     def _find_leader(self, name: TopicPartition) -> Node:
@@ -197,7 +197,7 @@ class Transactions:
         return leaders[name]
 
     def find_open(self, leaders: dict[TopicPartition, Node]) -> list[OpenTransaction]:
-        """Every open transaction in these partitions. A partition that is gone by now has none."""
+        """Return all open transactions in these partitions. A partition that was deleted meanwhile has none."""
         found: list[OpenTransaction] = []
         for node in sorted(set(leaders.values())):
             names = sorted(name for name, leader in leaders.items() if leader == node)
@@ -235,14 +235,14 @@ class Transactions:
     def find_hanging(
         self, topics: Sequence[str] | None, before_ms: int
     ) -> tuple[list[OpenTransaction], list[TopicPartition]]:
-        """Transactions whose last record is older and that no coordinator will end; and partitions without a leader."""
+        """Return the hanging transactions whose last record is older, and the partitions without a leader."""
         return self._client.until_settled(lambda: self._find_hanging(topics, before_ms))
 
     def _find_hanging(
         self, topics: Sequence[str] | None, before_ms: int
     ) -> tuple[list[OpenTransaction], list[TopicPartition]]:
-        # 1 what is open at the leaders  2 without what the coordinators wait for  3 and is open still: a marker that
-        # was written between the first look and the second has ended a transaction that never hung.
+        # 1 transactions that are open at leaders  2 without those that coordinators know  3 that are still open: a
+        # marker may have been written between the first step and the second.
         leaders, leaderless = self.find_leaders(topics)
         old = [one for one in self.find_open(leaders) if one.last_timestamp < before_ms]
         awaited = self.awaited({one.producer_id for one in old})
@@ -251,7 +251,7 @@ class Transactions:
         return [one for one in suspects if any(one.is_same(other) for other in again)], leaderless
 
     def awaited(self, producer_ids: Iterable[int]) -> dict[tuple[int, TopicPartition], Transaction]:
-        """The transactions in which coordinators will end what these producers have open, by producer and partition."""
+        """Return the transactions of these producers that coordinators will end, by producer and partition."""
         wanted = sorted(producer_ids)
         if not wanted:
             return {}
@@ -267,13 +267,13 @@ class Transactions:
     # Ending
 
     def write_abort_marker(self, one: OpenTransaction) -> None:
-        """End an open transaction in its partition; the records in it are never shown as committed."""
+        """Abort an open transaction in its partition: read_committed consumers never get its records."""
         marker = WritableTxnMarker(
             producer_id=one.producer_id,
             producer_epoch=one.producer_epoch,
             transaction_result=False,
             topics=[WritableTxnMarkerTopic(name=one.name.topic, partition_indexes=[one.name.partition])],
-            # A producer without any marker has no coordinator yet; epoch 0 is fenced by none.
+            # A producer without a marker has no coordinator epoch yet. No leader refuses epoch 0.
             coordinator_epoch=one.coordinator_epoch or 0,
         )
         answer = self._client.ask(one.leader, WriteTxnMarkersRequest(markers=[marker]))

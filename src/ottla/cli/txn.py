@@ -114,7 +114,7 @@ def list_transactions(
     warning on standard error and exit code 4.
     """
     if longer_than_ms is not None and not states:
-        # To a broker, an id without a transaction has one since 1970.
+        # For a broker, the transaction of an id without one began in 1970.
         states = _UNDER_WAY
     with _transactions(connection) as transactions:
         failures = transactions.missing_ids()
@@ -344,7 +344,7 @@ def _description(one: Transaction, now_ms: int) -> dict[str, Any]:
         "timeout_ms": one.timeout_ms,
         "started_ms": started,
         "age_ms": None if started is None else max(now_ms - started, 0),
-        # Negative when it is overdue: the coordinator looks for such transactions now and then only.
+        # Negative if it is overdue: the coordinator checks timeouts from time to time.
         "time_left_ms": None if deadline is None else deadline - now_ms,
         "partitions": [{"topic_name": name.topic, "partition_id": name.partition} for name in one.partitions],
     }
@@ -402,7 +402,7 @@ def _local_time(time_ms: int) -> str:
     try:
         return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        # A producer may date its records as it likes, beyond every calendar too.
+        # The timestamps of records can be outside the range of a calendar.
         return str(time_ms)
 
 

@@ -1,17 +1,17 @@
-"""What can go wrong between a client and its cluster.
+"""The errors of a client.
 
-ClientError                anything that this package raises on purpose; `retriable` says whether asking again may help
-├── Unreachable            nobody answers at an address
-├── ConnectionLost         somebody did, and then broke off, fell silent or spoke something else
-├── TimedOut               attempts were made until the time was over; its cause is the last failure
-├── UnsupportedByBroker    the broker is too old for what is asked
-├── PropertyRefused        a client property that is unknown, missing or contradicts another
-├── AuthenticationFailed   the broker does not accept who we say we are
-├── TopicReplaced          the topic was deleted and made again: its offsets mean other records now
-├── OutcomeUnknown         a transaction was asked to end, and nobody could say whether it did
-└── BrokerError            the broker said no, with a code of Kafka's
-    ├── OffsetOutOfRange   the offset is before the first or behind the last one of the log
-    ├── RemovedFromGroup   the group does not know this member any more
+ClientError                every error of this package; `retriable` says whether a retry may help
+├── Unreachable            no connection to an address can be opened
+├── ConnectionLost         the connection was closed, timed out, or carried something else than replies
+├── TimedOut               no attempt succeeded in time; its cause is the last failure
+├── UnsupportedByBroker    the broker is too old for a request
+├── PropertyRefused        a client property is unknown, missing or contradicts another
+├── AuthenticationFailed   TLS or the login failed
+├── TopicReplaced          the topic was deleted and created again: its offsets belong to other records now
+├── OutcomeUnknown         no reply to the request that ends a transaction: it may be committed or not
+└── BrokerError            the broker refused a request with one of Kafka's error codes
+    ├── OffsetOutOfRange   the offset is before the start or after the end of the log
+    ├── RemovedFromGroup   the group has removed this member
     └── Fenced             another producer has taken over the transactional id
 """
 
@@ -26,7 +26,7 @@ _NETWORK_EXCEPTION: Final = 13
 _ELIGIBLE_LEADERS_NOT_AVAILABLE: Final = 83
 _THROTTLING_QUOTA_EXCEEDED: Final = 89
 
-#: what a moment or newer metadata may cure
+#: errors that pass, or that newer metadata resolve
 RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -58,7 +58,7 @@ RETRIABLE_CODES: Final = frozenset(
         ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
-#: a topic that is not there may be on its way to this broker, but not for as long as other things may take
+#: a new topic may be unknown to this broker for a moment; these errors are retried for a shorter time than others
 UNKNOWN_TOPIC_CODES: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 FENCING_CODES: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
@@ -66,10 +66,10 @@ FENCING_CODES: Final = frozenset(
 
 _GROUP_AUTHORIZATION_FAILED: Final = 30
 _CLUSTER_AUTHORIZATION_FAILED: Final = 31
-#: what a person can do about a code, where there is more to say than its name
+#: what the user can do about an error
 _ADVICE: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "check the topic's name and its number of partitions",
-    ErrorCode.UNKNOWN_TOPIC_ID: "the topic is gone, or was made again under its name",
+    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted, or created again",
     ErrorCode.MESSAGE_TOO_LARGE: "make batches smaller or raise the topic's max.message.bytes",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "choose another name for the topic",
     ErrorCode.UNKNOWN_MEMBER_ID: "the group has active members; stop them or choose another group",
@@ -87,13 +87,13 @@ _ADVICE: Final[dict[int, str]] = {
 
 
 class ClientError(OttlaError):
-    """Something went wrong between this client and its cluster; the text says what to do."""
+    """An error of the client or the cluster. The text says what to do."""
 
     retriable: bool = False
 
 
 class Unreachable(ClientError):
-    """Nobody answers at `where`."""
+    """No connection to `where` can be opened."""
 
     retriable = True
 
@@ -104,14 +104,14 @@ class Unreachable(ClientError):
 
 
 class ClusterUnreachable(Unreachable):
-    """Nobody answers at any address that is known."""
+    """No known address of the cluster can be reached."""
 
     def __init__(self, bootstrap: str, reason: str) -> None:
         super().__init__(f"the cluster at {bootstrap}", reason)
 
 
 class ConnectionLost(ClientError):
-    """The broker accepted a connection and then gave no answer that can be understood."""
+    """The broker accepted a connection and sent no valid reply."""
 
     retriable = True
 
@@ -125,11 +125,11 @@ class ConnectionLost(ClientError):
 
 
 class TimedOut(ClientError):
-    """It was tried until the time was over; `__cause__` is the last failure."""
+    """No attempt succeeded in time; `__cause__` is the last failure."""
 
 
 class UnsupportedByBroker(ClientError):
-    """The broker has no version of an API that can do what is asked."""
+    """The broker has no suitable version of an API."""
 
     def __init__(self, where: str, api: str, needed: int, served: tuple[int, int] | None) -> None:
         has = f"has versions {served[0]} to {served[1]}" if served is not None else "does not have it"
@@ -144,15 +144,15 @@ class UnsupportedByBroker(ClientError):
 
 
 class PropertyRefused(ClientError):
-    """A client property cannot be used; the text names it."""
+    """A client property is not valid. The text names it."""
 
 
 class AuthenticationFailed(ClientError):
-    """TLS or SASL: one side does not trust the other."""
+    """TLS or the login failed."""
 
 
 class TopicReplaced(ClientError):
-    """A topic of the same name exists, but it is another one."""
+    """The topic was deleted, and another one with its name was created."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -162,7 +162,7 @@ class TopicReplaced(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """Whether the transaction was committed must be learned from what it wrote."""
+    """The transaction may be committed or not; only the records in its partitions show it."""
 
 
 class BrokerError(ClientError):
@@ -182,7 +182,7 @@ class BrokerError(ClientError):
 
 
 class OffsetOutOfRange(BrokerError):
-    """There is no record at `position`, nor will there be: the log goes from `log_start` to `log_end`."""
+    """`position` is outside of the log, whose offsets are `log_start` to `log_end`."""
 
     def __init__(self, tp: TopicPartition, position: int, log_start: int, log_end: int) -> None:
         super().__init__(
@@ -197,15 +197,15 @@ class OffsetOutOfRange(BrokerError):
 
 
 class RemovedFromGroup(BrokerError):
-    """The session of this member has expired, or the group has lost its members."""
+    """The session of this member has expired, or an administrator removed it."""
 
 
 class Fenced(BrokerError):
-    """A newer producer has the transactional id, or the coordinator gave this one up; only init() helps."""
+    """Another producer has taken over the transactional id, or the transaction timed out; call init() to go on."""
 
     def __init__(self, code: int, subject: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(code, subject, "another producer has the transactional id, or the transaction timed out")
-        #: an attempt to end the transaction was under way when the other one came: it may have succeeded
+        #: a request to end the transaction was sent before; it may have succeeded
         self.outcome_unknown = outcome_unknown
 
 

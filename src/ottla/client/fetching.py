@@ -1,7 +1,7 @@
-"""The records of one partition, as the broker has them on disk: whole batches, uncopied and unread.
+"""Reads the batches of one partition as the broker has them on disk. Batches are neither copied nor decoded.
 
-The next Fetch is on its way while the caller works on the batches of the last one, so that broker and reader work at
-the same time. A reply lands in memory that is used again once the caller has let go of it.
+The next Fetch is sent before the caller processes the batches of the last one, so that broker and reader work at the
+same time. Replies are received into memory that is used again when the caller no longer refers to it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FETCH_BYTES_MAX: Final = 128 << 20
 _VERSION_MAX: Final = 17
 _LOG_START_FROM: Final = 5
 _PREFERRED_FROM: Final = 11
-#: how long a broker may take on top of what it was told to wait
+#: time that a broker may take in addition to the wait in the request
 _ANSWER_S: Final = 10.0
 
 _INT16: Final = Struct(">h")
@@ -54,14 +54,14 @@ _LAST_OFFSET_DELTA: Final = 23
 
 
 class Aborted(NamedTuple):
-    """From this offset on, up to its marker, the records of a producer never happened."""
+    """An aborted transaction: the records of a producer from this offset up to its marker are not valid."""
 
     producer_id: int
     first_offset: int
 
 
 class Fetched(NamedTuple):
-    """Whole batches in a row, and what the broker said of the partition when it sent them."""
+    """Complete batches, and the offsets of the partition when the broker sent them."""
 
     data: memoryview
     high_watermark: int
@@ -71,10 +71,10 @@ class Fetched(NamedTuple):
 
 
 class PartitionReader:
-    """Iterates over a partition from `start` until the batch before `end` was handed out.
+    """Iterates over the batches of a partition from offset `start` to `end`.
 
-    The first batch may begin before `start`, and the last may reach behind `end`: a batch is not cut. A partition in
-    which nothing comes for the cluster's timeout although `end` is not reached raises `TimedOut`.
+    The first batch may begin before `start`, and the last may end after `end`: batches are not cut. Raises TimedOut if
+    no batch arrives within the cluster's timeout before `end` is reached.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PartitionReader:
         wait_ms: int = 500,
     ) -> None:
         self.tp = tp
-        #: the offset that the next batches begin with, or before
+        #: the next offset to read; the next batch may begin before it
         self.position = start
         self._end = end
         self._cluster = cluster
@@ -101,7 +101,7 @@ class PartitionReader:
         self._connection: BrokerConnection | None = None
 
     def close(self) -> None:
-        """Leave early; a reader that has come to its end needs no closing."""
+        """Stop reading. A reader that has reached its end is closed already."""
         if self._connection is not None:
             self._cluster.give_back(self._connection)
             self._connection = None
@@ -148,11 +148,11 @@ class PartitionReader:
         try:
             self._send(self._connection, self._leader(retry.attempt_deadline()), retry.attempt_deadline())
         except ClientError:
-            # What is in hand is good; the next call meets the failure again, and deals with it.
+            # The batches that have arrived are valid. The next call gets the error again, and handles it.
             self.close()
 
     def _fetch(self, retry: Retry) -> Fetched:
-        """What lies at the position by now, empty if nothing came in time; moves the position."""
+        """Return the batches at the position, none if none arrived in time. Advance the position."""
         deadline = retry.attempt_deadline()
         if self._connection is None or not self._connection.in_flight:
             leader = self._leader(deadline)
@@ -205,22 +205,22 @@ class PartitionReader:
         connection.send(request, deadline=deadline, version_max=highest)
 
     def _out_of_range(self) -> OffsetOutOfRange:
-        # This room's own questions: the reader's connection may be closed by now.
+        # Over other connections, because that of the reader may be closed.
         earliest = self._cluster.list_offsets({self.tp: EARLIEST}, isolation=Isolation.READ_UNCOMMITTED)
         latest = self._cluster.list_offsets({self.tp: LATEST}, isolation=Isolation.READ_UNCOMMITTED)
         return OffsetOutOfRange(self.tp, self.position, earliest[self.tp].offset, latest[self.tp].offset)
 
     def _ask_for_more(self, size: int) -> None:
-        """A broker sends the first batch whole whatever its size; an old one may not."""
+        """Ask for larger replies: an old broker may cut the first batch if it is larger than the limit."""
         if self._fetch_bytes >= _FETCH_BYTES_MAX:
             raise ClientError(f"{self.tp}: the batch at offset {self.position} is too large to be read")
         self._fetch_bytes = min(max(self._fetch_bytes, size) * 2, _FETCH_BYTES_MAX)
 
 
 def parse_fetch_reply(frame: memoryview, position: int, version: int) -> tuple[int, Fetched]:
-    """The error code and the content of a reply for one partition; the records stay where they are.
+    """Return the error code and the content of a reply for one partition. The records are not copied.
 
-    Raises WireError, IndexError or struct.error for bytes that are no such reply.
+    Raise WireError, IndexError or struct.error if the reply is malformed.
     """
     end = len(frame)
     flexible = version >= FLEXIBLE_FROM
@@ -275,7 +275,7 @@ def _read_aborted(frame: memoryview, position: int, flexible: bool) -> tuple[tup
 
 
 def _read_count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    """A number of elements or bytes, -1 for null."""
+    """Return a number of elements or bytes, -1 for null, and the position after it."""
     if flexible:
         count, position = read_uvarint(frame, position)
         return count - 1, position
@@ -291,7 +291,7 @@ def _read_length(frame: memoryview, position: int, flexible: bool) -> tuple[int,
 
 
 def whole_batches(data: memoryview) -> tuple[int, int]:
-    """How many bytes are whole batches, and the offset behind the last of them, -1 without any."""
+    """Return the size of the complete batches, and the offset after the last of them; -1 if there is none."""
     position, following, end = 0, -1, len(data)
     start, delta = _BATCH_START.unpack_from, _INT32.unpack_from
     while end - position >= HEADER_BYTES:

@@ -1,10 +1,10 @@
-"""Records on their way to the leaders of their partitions.
+"""Sends batches to the leaders of their partitions.
 
-A `ProduceStream` keeps several requests in flight to each broker. Every batch carries a producer id and a sequence, so
-that a broker writes it once and in order whatever happens to the requests. When anything fails that may pass, the
-stream stands still and recovers:
+A `ProduceStream` keeps several requests in flight to each broker. Every batch has a producer id and a sequence number,
+so that a broker appends it once and in order, also if its request is repeated. After an error that may pass, the stream
+recovers:
 
-    1 take the answers that still come   2 wait   3 ask who leads by now   4 send again, in order, what has no answer
+    1 receive the replies that are on their way  2 wait  3 ask for the leaders  4 send all unacknowledged batches again
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ PRODUCE_KEY: Final = 0
 VERSIONS_ALL: Final = (3, 13)
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
-#: a broker keeps the last five sequences of a producer: more in flight could not be told from repetitions
+#: a broker remembers the last five batches of a producer: with more in flight it could not detect duplicates
 IN_FLIGHT_MAX: Final = 5
 #: a request is sent when its batches are this large together
 REQUEST_BYTES: Final = 1 << 20
-#: InitProducerId's later versions prepare transactions that outlive their producer
+#: later versions of InitProducerId are for two-phase commits
 INIT_PRODUCER_ID_MAX: Final = 5
 
 _DUPLICATE_SEQUENCE_NUMBER: Final = 46
-#: answers by which the leader is another one, or the topic
+#: errors which mean that the leader, or the topic, has changed
 _MOVED_CODES: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -77,7 +77,7 @@ _ATTRIBUTES_LOW_POSITION: Final = 22
 
 
 class Producer(NamedTuple):
-    """Who writes: a broker takes the records of the newest epoch only."""
+    """A producer id and its epoch. Brokers accept records of the newest epoch only."""
 
     id: int
     epoch: int
@@ -94,24 +94,24 @@ class _Batch:
 
 
 class _Lane:
-    """The way to one broker."""
+    """The batches and requests for one broker."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
-        #: to be sent, at most one of each partition
+        #: the batches of the next request, at most one of each partition
         self.gathered: dict[TopicPartition, _Batch] = {}
         self.gathered_bytes = 0
         self.requests: deque[_Request] = deque()
 
 
 class _Request(NamedTuple):
-    """A request in flight: its batches by topic, as the answer will name it, and partition."""
+    """A request in flight: its batches by topic, as the reply names it, and partition."""
 
     batches: dict[tuple[str | bytes, int], _Batch]
 
 
 def new_producer_id(cluster: Cluster) -> Producer:
-    """An id for a producer outside of transactions."""
+    """Return an id for a producer without transactions."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout=0)
 
     def attempt(deadline: float) -> Producer:
@@ -124,9 +124,9 @@ def new_producer_id(cluster: Cluster) -> Producer:
 
 
 class ProduceStream:
-    """Batches in, written once and in order per partition; a context manager that flushes at a good end.
+    """Appends batches, each once and in the order of its partition. A context manager that flushes if no error occurs.
 
-    After an exception the stream is of no use any more: what it had not acknowledged may be there or not.
+    After an exception the stream cannot be used any more. Batches that were not acknowledged may be in the log or not.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ProduceStream:
         #: partitions that have acknowledged a batch of this producer id, so that their leaders know its sequences
         self._known_in: set[TopicPartition] = set()
         self._lanes: dict[Node, _Lane] = {}
-        #: by partition in the order of their sequences
+        #: batches by partition, in the order of their sequence numbers
         self._unacknowledged: dict[TopicPartition, deque[_Batch]] = {}
         self._broken: ClientError | None = None
 
@@ -171,7 +171,7 @@ class ProduceStream:
         return self._broken is not None
 
     def continue_as(self, producer: Producer) -> None:
-        """Everything is acknowledged, and what follows is written by this producer; a new one counts from 0."""
+        """Send further batches as this producer. All batches must be acknowledged; a new producer counts from 0."""
         assert not self._unacknowledged, "batches of the old producer are under way"
         if producer.id != self._producer.id:
             self._known_in.clear()
@@ -180,7 +180,7 @@ class ProduceStream:
             self._sequences.clear()
 
     def send(self, tp: TopicPartition, batch: bytes | bytearray) -> None:
-        """Take one batch; a bytearray is written into, and must be left alone until it is flushed."""
+        """Queue one batch. A bytearray is changed in place; the caller must not change it before `flush` returns."""
         if self._broken is not None:
             raise self._broken
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
@@ -190,7 +190,7 @@ class ProduceStream:
         self._guarded(lambda retry: self._enqueue(pending, retry))
 
     def flush(self) -> None:
-        """Return when every batch is acknowledged."""
+        """Wait until every batch is acknowledged."""
         if self._broken is not None:
             raise self._broken
         self._guarded(self._send_and_receive_all)
@@ -238,7 +238,7 @@ class ProduceStream:
         return sum(map(len, self._unacknowledged.values()))
 
     def _take_answers(self, retry: Retry) -> None:
-        """Whatever is under way comes to its end; what was only gathered is forgotten, for all is sent again."""
+        """Receive the replies to all requests in flight. Drop the batches of the next request: all are sent again."""
         for node, lane in list(self._lanes.items()):
             lane.gathered = {}
             lane.gathered_bytes = 0
@@ -297,7 +297,7 @@ class ProduceStream:
     # Answers
 
     def _receive(self, lane: _Lane, retry: Retry) -> None:
-        """Take one answer; raises what is the matter with the first batch that must be sent again."""
+        """Receive one reply. Raise the error of a batch that must be sent again."""
         answer: ProduceResponse = lane.connection.receive(retry.attempt_deadline())
         batches = lane.requests.popleft().batches
         failure: ClientError | None = None
@@ -313,7 +313,7 @@ class ProduceStream:
         retry.progress()
 
     def _judge(self, pending: _Batch, code: int, text: str | None) -> ClientError | None:
-        """None for a batch that is written, what failed for one to be sent again; raises what nothing can cure."""
+        """Return None if the batch is appended, the error if it must be sent again. Raise errors that do not pass."""
         queue = self._unacknowledged[pending.tp]
         if code in (0, _DUPLICATE_SEQUENCE_NUMBER):
             self._known_in.add(pending.tp)
@@ -335,13 +335,13 @@ class ProduceStream:
 
 
 class _BehindFailure(BrokerError):
-    """A batch is out of order only because one before it has failed, and will not be when that one is there."""
+    """A batch is out of order because one before it has failed; it succeeds when that one is sent again."""
 
     retriable = True
 
 
 def check_batch(data: Buffer) -> BatchHeader:
-    """The header of one batch; ValueError for anything else."""
+    """Return the header of a batch. Raise ValueError if the data is not exactly one batch."""
     if len(data) < HEADER_BYTES or (header := read_header(data)).magic != MAGIC:
         raise ValueError("not a record batch of Kafka's format 2")
     if header.length + LENGTH_END != len(data):
@@ -363,7 +363,7 @@ def produce_once(
         )
         connection.send_pieces(PRODUCE_KEY, version, body, deadline)
         if acks == 0:
-            # No answer will come, and a connection that waits for one is of no use to others.
+            # There is no reply to acks=0, and a connection with a request in flight cannot be used again.
             connection.close()
             return -1
         answer: ProduceResponse = connection.receive(deadline)
@@ -390,7 +390,7 @@ def _version(connection: BrokerConnection, versions: tuple[int, int], ids: Mappi
 
 
 def _ack_timeout_ms(cluster: Cluster) -> int:
-    # The broker gives up before this client does, and says so.
+    # The broker times out before this client does, and reports it.
     return max(int(min(cluster.timeout_s / 2, ATTEMPT_S_MAX) * 800), 100)
 
 
@@ -407,7 +407,7 @@ def produce_body(
     transactional_id: str | None = None,
     timeout_ms: int,
 ) -> list[Buffer]:
-    """A Produce request without its header, as pieces; the batches are among them as they are."""
+    """Return a Produce request without its header, as pieces. The batches among them are not copied."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     topics: dict[str, list[TopicPartition]] = {}

@@ -1,13 +1,13 @@
-"""A producer whose batches, in any partitions, become visible together or never.
+"""A transactional producer: its batches in all partitions become visible together or not at all.
 
     NEW --init--> READY --begin--> OPEN --commit/abort--> READY
                     OPEN --a send fails--> FAILED --abort--> READY
                     any --Fenced--> FENCED --init--> READY
                     OPEN --an end without an answer--> DOUBTFUL --init--> READY
 
-Where the cluster has transactions of version 2 (KIP-890) a partition joins the transaction with its first batch, and
-every end gives the producer a new epoch, so that nothing of an ended transaction can arrive late. Elsewhere partitions
-are announced to the coordinator first, and the producer starts anew after an abort that left batches under way.
+With transactions of version 2 (KIP-890) a partition joins the transaction with its first batch, and the producer gets a
+new epoch at every end, so that late batches of an ended transaction are refused. With version 1, partitions are added
+at the coordinator first, and the producer is initialized again after an abort with batches in flight.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
 _FEATURE: Final = "transaction.version"
 _FEATURE_LEVEL: Final = 2
-#: from these versions on a request means what transactions of version 2 mean
+#: the first versions for transactions of version 2
 _PRODUCE_FROM: Final = 12
 _END_TXN_FROM: Final = 5
-#: later ones are for brokers among themselves
+#: later versions are for requests between brokers
 _ADD_PARTITIONS_MAX: Final = 3
-#: from here on a producer may say who it was, and is told when another one has come since
+#: the first version in which a producer names its id and epoch, and learns if it was fenced
 _INIT_OWNED_FROM: Final = 3
 
 _T = TypeVar("_T")
@@ -68,11 +68,11 @@ class TransactionalProducer:
         self._producer = Producer(-1, -1)
         self._is_version_2 = False
         self._stream: ProduceStream | None = None
-        #: partitions of the transaction under way
+        #: partitions of the open transaction
         self._partitions: set[TopicPartition] = set()
 
     def close(self) -> None:
-        """Let go of the connections; an open transaction stays so until it times out or the next init()."""
+        """Close the connections. An open transaction stays open until it times out, or until the next init()."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -89,9 +89,9 @@ class TransactionalProducer:
     # The life of a transaction
 
     def init(self) -> Producer:
-        """Fence every earlier producer with this id; its open transaction is aborted, one that was to be committed is.
+        """Fence every earlier producer with this transactional id, and complete or abort its transaction.
 
-        Returns when that has happened: what is visible then is the truth about everything before.
+        When this returns, the outcome of all earlier transactions is visible to readers.
         """
         return self._init(Producer(-1, -1))
 
@@ -135,12 +135,12 @@ class TransactionalProducer:
         self._state = _State.OPEN
 
     def send(self, tp: TopicPartition, batch: bytes | bytearray) -> None:
-        """Take one batch; a bytearray is written into, and must be left alone until it is flushed."""
+        """Queue one batch. A bytearray is changed in place; the caller must not change it before `flush` returns."""
         stream = self._expect(_State.OPEN)
         check_batch(batch)
         try:
             if tp not in self._partitions:
-                # Noted first: an announcement or a batch may arrive although no answer to it does.
+                # Before the request, because it may arrive although its reply is lost.
                 self._partitions.add(tp)
                 if not self._is_version_2:
                     self._add_partition(tp)
@@ -150,7 +150,7 @@ class TransactionalProducer:
             raise
 
     def flush(self) -> None:
-        """Return when every batch is acknowledged."""
+        """Wait until every batch is acknowledged."""
         stream = self._expect(_State.OPEN)
         try:
             stream.flush()
@@ -159,22 +159,23 @@ class TransactionalProducer:
             raise
 
     def commit(self) -> None:
-        """Flush, then make everything visible.
+        """Flush, then commit the transaction.
 
-        :raises OutcomeUnknown: if nobody said in time whether that happened.
-        :raises Fenced: if another producer has come; `outcome_unknown` tells whether this commit may have won.
+        :raises OutcomeUnknown: if no reply came in time: the transaction may be committed or not.
+        :raises Fenced: if another producer has the transactional id; `outcome_unknown` says whether this commit may
+            have succeeded.
         """
         self.flush()
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Nothing of the transaction ever happened."""
+        """Abort the transaction: its records never become visible to read_committed consumers."""
         if self._state is not _State.FAILED:
             self._expect(_State.OPEN)
         stream = self._stream
         assert stream is not None
         if not stream.is_broken:
-            # A batch that arrives behind the end would belong to the next transaction.
+            # A batch that arrives after the end would belong to the next transaction.
             try:
                 stream.flush()
             except Fenced as error:
@@ -187,12 +188,12 @@ class TransactionalProducer:
         except BrokerError as error:
             if error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
-            # Nothing of the transaction has reached the coordinator, or it is over already.
+            # The coordinator does not know the transaction, or it has ended already.
             self._init(self._producer)
             return
         if stream.is_broken:
             if self._is_version_2:
-                # The new epoch keeps out whatever of the old one is still under way.
+                # Brokers refuse batches of the old epoch that are still on their way.
                 stream.close()
                 self._start_stream()
             else:
@@ -202,7 +203,7 @@ class TransactionalProducer:
 
     def _end(self, *, committed: bool) -> None:
         if not self._partitions:
-            # The coordinator knows nothing of a transaction without partitions.
+            # The coordinator does not know a transaction without partitions.
             self._state = _State.READY
             return
         request = EndTxnRequest(
