@@ -264,8 +264,7 @@ def committed_offset_is_one_too_high(replace: Replace) -> None:
 
     def fetch_result(*args: Any) -> Any:
         row = original(*args)
-        row.committed_offset += row.committed_offset >= 0
-        return row
+        return row._replace(value=changed(row.value, offset=row.value.offset + 1)) if row.value is not None else row
 
     replace(group_offsets_module, "_fetch_result", fetch_result)
 
@@ -276,8 +275,7 @@ def offset_fetch_lacks_partitions(replace: Replace) -> None:
 
     def fetch_topic(*args: Any) -> Any:
         topic = original(*args)
-        topic.partitions = [row for row in topic.partitions if row.committed_offset >= 0 or row.error_code]
-        return topic
+        return topic._replace(offsets=[row for row in topic.offsets if row.value is not None or row.error_code])
 
     replace(group_offsets_module, "_fetch_topic", fetch_topic)
 

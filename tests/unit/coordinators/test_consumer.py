@@ -507,7 +507,7 @@ def test_successor_with_another_subscription_rebalances_the_group(fixture: Consu
 
 def refusal_of_commit(fixture: ConsumerFixture, member_id: str, epoch: int, version: int = 9) -> ErrorCode:
     try:
-        fixture.group.check_commit(Sender(member_id, None, epoch), version)
+        fixture.group.check_commit(Sender(member_id, None, epoch), has_epoch=version >= 9)
     except Refused as error:
         return error.code
     return ErrorCode.NONE
@@ -525,11 +525,11 @@ def test_who_may_commit(fixture: ConsumerFixture) -> None:
 
 def test_who_may_fetch_offsets(fixture: ConsumerFixture) -> None:
     fixture.join("one", "t")
-    fixture.group.check_fetch(None, -1, fixture.moment)
-    fixture.group.check_fetch("one", 2, fixture.moment)
+    fixture.group.check_fetch(None, -1)
+    fixture.group.check_fetch("one", 2)
     for member_id, epoch, code in (("one", 0, ErrorCode.STALE_MEMBER_EPOCH), ("two", 1, ErrorCode.UNKNOWN_MEMBER_ID)):
         with pytest.raises(Refused) as caught:
-            fixture.group.check_fetch(member_id, epoch, fixture.moment)
+            fixture.group.check_fetch(member_id, epoch)
         assert caught.value.code == code
 
 

@@ -29,7 +29,7 @@ from ottla.broker.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.broker.groups.replies import join_reply, read_join, same_message
+from ottla.broker.groups.replies import commit_reply, join_reply, read_commit, read_join, same_message
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Follower, Partition, Role
@@ -111,8 +111,8 @@ class RuntimeFixture(ManagerFixture):
         )  # fmt: skip
         return self.runtime.run(
             group,
-            lambda shard, now: shard.commit_offsets(request, CLIENT, now),
-            same_message,
+            lambda shard, now: shard.commit_offsets(read_commit(request, CLIENT), now),
+            commit_reply,
             refuse,
         )
 

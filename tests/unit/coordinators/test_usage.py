@@ -12,7 +12,7 @@ from tests.unit.coordinators.classic_fixtures import DictTopics
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment
 from ottla.broker.groups.context import GroupContext, GroupOutcome
-from ottla.broker.groups.replies import read_consumer_heartbeat, read_join, read_leave
+from ottla.broker.groups.replies import read_commit, read_consumer_heartbeat, read_join, read_leave
 from ottla.broker.groups.shard import GroupShard
 from ottla.broker.groups.usage import RECOUNT_S
 from ottla.model.errors import ErrorCode
@@ -91,8 +91,8 @@ class Fixture:
         row = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
         request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[row])])
         ticket = next(self._tickets)
-        outcome = self.shard(group).commit_offsets(request, Client("c", host, 8), self.moment)
-        return int(self.take(group, ticket, outcome).topics[0].partitions[0].error_code)
+        outcome = self.shard(group).commit_offsets(read_commit(request, Client("c", host, 8)), self.moment)
+        return int(self.take(group, ticket, outcome)[0].error_code)
 
     def leave(self, group: str, member: str) -> None:
         request = LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id=member)])

@@ -86,9 +86,6 @@ from ottla.wire import WireError
 LEAVE_EPOCH: Final = -1
 PROTOCOL_TYPE: Final = "consumer"
 
-#: the first version of OffsetCommit with a member epoch
-_COMMIT_EPOCH_FROM: Final = 9
-
 
 class ConsumerGroup(GroupSteps):
     """One group. Handlers return records; only ``replay`` changes ``stored``."""
@@ -126,20 +123,20 @@ class ConsumerGroup(GroupSteps):
     def is_subscribed(self, topic: str) -> bool:
         return topic in self.stored.subscribed_topics()
 
-    def check_commit(self, sender: Sender, version: int, *, transactional: bool = False) -> None:
-        """Raise Refused if this member may not commit offsets now."""
+    def check_commit(self, sender: Sender, *, has_epoch: bool, transactional: bool = False) -> None:
+        """Raise Refused if this member may not commit offsets now. ``has_epoch``: the request can have its epoch."""
         member_id, _, epoch = sender
         if epoch < 0 and (self.is_empty or transactional):
             return  # an administrator, a consumer that assigns its own partitions, or an old producer
         member = self._member(member_id)
-        if member.classic_member_metadata is None and version < _COMMIT_EPOCH_FROM and not transactional:
+        if member.classic_member_metadata is None and not has_epoch and not transactional:
             raise Refused(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"A member of the consumer protocol must commit with OffsetCommit {_COMMIT_EPOCH_FROM} or newer.",
+                "A member of the consumer protocol must commit with OffsetCommit 9 or newer.",
             )
         self._check_epoch_is_current(member_id, member, epoch)
 
-    def check_fetch(self, member_id: str | None, epoch: int, now: Moment) -> None:
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Raise Refused if this member may not fetch committed offsets now."""
         if member_id is None and epoch < 0:
             return

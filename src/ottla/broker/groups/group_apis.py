@@ -9,23 +9,28 @@ from typing import Any
 from ottla.broker.client import Client
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.coordinators.pending_reply import PendingReply, Unstored
-from ottla.broker.groups.offsets import refuse_commit, refused_topics
 from ottla.broker.groups.replies import (
+    commit_reply,
     consumer_heartbeat_reply,
     deleted_groups,
     described_consumer_group,
     described_group,
+    fetch_reply,
     heartbeat_reply,
     join_reply,
     leave_reply,
     listed_group,
+    offset_delete_reply,
+    read_commit,
     read_consumer_heartbeat,
+    read_fetch,
     read_heartbeat,
     read_join,
     read_leave,
+    read_offset_delete,
     read_sync,
+    refused_commit,
     refused_join,
-    same_message,
     sync_reply,
 )
 from ottla.broker.groups.runtime import GroupRuntime
@@ -182,23 +187,24 @@ class GroupApis(Component):
     def offset_commit(self, request: OffsetCommitRequest, context: RequestContext) -> Answer:
         """OffsetCommit (8) v2-v10. v5 no retention. v6 leader epoch. v7 static members. v9 member epoch. v10 ids."""
         if not context.may(ResourceType.GROUP, request.group_id):
-            return refuse_commit(request, _REFUSED)
+            return OffsetCommitResponse(topics=refused_commit(request.topics, _REFUSED))
         codes = {(topic.name, topic.topic_id): self._topic_code(context, topic) for topic in request.topics}
         refused = [
             row
             for topic in request.topics
             if (code := codes[topic.name, topic.topic_id])
-            for row in refused_topics([topic], code)
+            for row in refused_commit([topic], code)
         ]
         if refused:
             request.topics = [topic for topic in request.topics if not codes[topic.name, topic.topic_id]]
             if not request.topics:
                 return OffsetCommitResponse(topics=refused)
+        commit = read_commit(request, context.client)
         answer = self._groups.run(
             request.group_id,
-            lambda shard, now: shard.commit_offsets(request, context.client, now),
-            same_message,
-            lambda code: refuse_commit(request, code),
+            lambda shard, now: shard.commit_offsets(commit, now),
+            commit_reply,
+            lambda code: OffsetCommitResponse(topics=refused_commit(request.topics, code)),
         )
         return _with_topics(answer, refused) if refused else answer
 
@@ -248,7 +254,8 @@ class GroupApis(Component):
             group.topics = [topic for topic, code in codes if not code]
         try:
             shard = runtime.shard(group.group_id)
-            answer = shard.fetch_offsets(group, context.client, runtime.now(), require_stable=require_stable)
+            wanted = read_fetch(group, context.version, require_stable=require_stable)
+            answer = fetch_reply(group.group_id, shard.fetch_offsets(wanted))
             if context.access.authorizer is not None and group.topics is None:
                 answer.topics = [topic for topic in answer.topics if not self._topic_code(context, topic, quiet=True)]
             answer.topics = [*answer.topics, *refused]
@@ -263,10 +270,11 @@ class GroupApis(Component):
         refused = [topic for topic in request.topics if not context.may(ResourceType.TOPIC, topic.name)]
         # As in Kafka, the coordinator is asked also if no topic is left: it knows whether the group exists.
         request.topics = [topic for topic in request.topics if topic not in refused]
+        partitions = read_offset_delete(request)
         answer = self._groups.run(
             request.group_id,
-            lambda shard, _: shard.delete_offsets(request),
-            same_message,
+            lambda shard, _: shard.delete_offsets(request.group_id, partitions),
+            offset_delete_reply,
             lambda code: OffsetDeleteResponse(error_code=code),
         )
         return _with_topics(answer, [_undeleted(topic) for topic in refused]) if refused else answer

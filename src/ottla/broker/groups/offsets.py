@@ -12,44 +12,23 @@ When an offset expires:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ottla.broker.coordinators.outcome import CoordinatorContext, Moment
+from ottla.broker.coordinators.outcome import CoordinatorContext, Moment, Topics
 from ottla.broker.groups.records import CoordinatorRecord, OffsetCommitKey, OffsetCommitValue
+from ottla.broker.groups.requests import (
+    FetchedOffset,
+    FetchedTopic,
+    FetchTopic,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetResult,
+    OffsetTopic,
+)
 from ottla.model.errors import ErrorCode
 from ottla.wire import ZERO_UUID
-from ottla.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
-from ottla.wire.messages.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
-from ottla.wire.messages.offset_fetch import (
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-)
-from ottla.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
 
-#: from this version on, OffsetCommit and OffsetFetch have topic ids instead of names
-TOPIC_IDS_FROM = 10
-_NO_OFFSET = -1
 _MINUTE_MS = 60_000
 _INT64_MAX = (1 << 63) - 1
 
@@ -137,94 +116,84 @@ class Offsets:
     # -- commit ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self,
-        request: OffsetCommitRequest,
-        topics: list[OffsetCommitRequestTopic],
-        context: CoordinatorContext,
-        now: Moment,
-    ) -> tuple[list[CoordinatorRecord], list[OffsetCommitResponseTopic]]:
-        """Return the records and the response for ``topics``, whose names and partitions must exist."""
+        self, commit: OffsetCommit, topics: Sequence[OffsetTopic], context: CoordinatorContext, now: Moment
+    ) -> tuple[list[CoordinatorRecord], list[OffsetResult]]:
+        """Return the records and the results for ``topics``, whose names and partitions must exist."""
         expire_timestamp = -1
-        if request.retention_time != -1:
-            expire_timestamp = min(max(now.wall_ms + request.retention_time, 0), _INT64_MAX)
+        if commit.retention_ms != -1:
+            expire_timestamp = min(max(now.wall_ms + commit.retention_ms, 0), _INT64_MAX)
         metadata_max = context.settings.offset_metadata_max_bytes
-        records, responses = [], []
+        records, results = [], []
         for topic in topics:
-            rows = []
-            for row in topic.partitions:
-                metadata = row.committed_metadata or ""
-                if len(metadata) > metadata_max:
-                    rows.append(_commit_result(row, ErrorCode.OFFSET_METADATA_TOO_LARGE))
-                    continue
-                value = OffsetCommitValue(
-                    offset=row.committed_offset, leader_epoch=row.committed_leader_epoch, metadata=metadata,
-                    commit_timestamp=now.wall_ms, expire_timestamp=expire_timestamp,
-                )  # fmt: skip
-                key = OffsetCommitKey(request.group_id, topic.name, row.partition_index)
-                records.append(CoordinatorRecord(key, value))
-                rows.append(_commit_result(row, ErrorCode.NONE))
-            responses.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=rows))
-        return records, responses
+            name = topic.name or ""
+            for row in topic.rows:
+                code = ErrorCode.NONE
+                if len(row.metadata) > metadata_max:
+                    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    value = OffsetCommitValue(
+                        offset=row.offset,
+                        leader_epoch=row.leader_epoch,
+                        metadata=row.metadata,
+                        commit_timestamp=now.wall_ms,
+                        expire_timestamp=expire_timestamp,
+                    )
+                    records.append(CoordinatorRecord(OffsetCommitKey(commit.group_id, name, row.partition), value))
+                results.append(OffsetResult(name, topic.topic_id, row.partition, code))
+        return records, results
 
     # -- fetch ----------------------------------------------------------------------------------------------------
 
-    def fetch(
-        self, request: OffsetFetchRequestGroup, version: int, context: CoordinatorContext, *, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
+    def fetch(self, request: OffsetFetch, topics: Topics) -> list[FetchedTopic]:
         """Return the committed offsets of a group: those of ``request.topics``, or all of them if it is None.
 
-        A partition without a committed offset has the offset -1 and no error. With ``require_stable``, a partition
-        with a pending offset has the error UNSTABLE_OFFSET_COMMIT, which clients retry.
+        A partition without a committed offset has no value and no error. With ``require_stable``, a partition with a
+        pending offset has the error UNSTABLE_OFFSET_COMMIT, which clients retry.
         """
         committed = self.by_group.get(request.group_id, {})
         if request.topics is None:
-            topics = list(_fetch_all_topics(committed, version, context))
+            fetched = list(_fetch_all_topics(committed, topics, by_id=request.by_id))
         else:
-            topics = [_fetch_topic(committed, topic, version, context) for topic in request.topics]
-        if require_stable and self._pending:
-            self._replace_unstable(request.group_id, topics, version, context)
-        return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+            fetched = [_fetch_topic(committed, topic, topics) for topic in request.topics]
+        if request.require_stable and self._pending:
+            return [self._without_unstable(request.group_id, topic, topics) for topic in fetched]
+        return fetched
 
-    def _replace_unstable(
-        self, group_id: str, topics: list[OffsetFetchResponseTopics], version: int, context: CoordinatorContext
-    ) -> None:
+    def _without_unstable(self, group_id: str, topic: FetchedTopic, topics: Topics) -> FetchedTopic:
         """Replace the offset of each partition that has a pending offset by the error UNSTABLE_OFFSET_COMMIT."""
-        for topic in topics:
-            name = topic.name if version < TOPIC_IDS_FROM else context.topics.topic_name(topic.topic_id) or ""
-            for row in topic.partitions:
-                if self.is_pending(group_id, name, row.partition_index):
-                    row.committed_offset, row.committed_leader_epoch, row.metadata = _NO_OFFSET, -1, ""
-                    row.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        name = topic.name or topics.topic_name(topic.topic_id) or ""
+        return topic._replace(
+            offsets=[
+                FetchedOffset(row.partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                if self.is_pending(group_id, name, row.partition)
+                else row
+                for row in topic.offsets
+            ]
+        )
 
     # -- delete ---------------------------------------------------------------------------------------------------
 
     def delete(
-        self, request: OffsetDeleteRequest, group: Subscriber | None, context: CoordinatorContext
-    ) -> tuple[list[CoordinatorRecord], OffsetDeleteResponse]:
-        """Return the tombstones and the response of OffsetDelete.
+        self, group_id: str, partitions: Mapping[str, Sequence[int]], group: Subscriber | None, topics: Topics
+    ) -> tuple[list[CoordinatorRecord], list[OffsetResult]]:
+        """Return the tombstones and the results of OffsetDelete.
 
         Offsets of topics that the group subscribes to are not deleted. ``group`` is None if the group does not exist;
         then no topic counts as subscribed.
         """
-        committed = self.by_group.get(request.group_id, {})
-        records, responses = [], []
-        for topic in request.topics:
-            subscribed = group is not None and group.is_subscribed(topic.name)
-            count = context.topics.partition_count(topic.name) or 0
-            rows = []
-            for row in topic.partitions:
+        committed = self.by_group.get(group_id, {})
+        records, results = [], []
+        for topic, numbers in partitions.items():
+            subscribed = group is not None and group.is_subscribed(topic)
+            count = topics.partition_count(topic) or 0
+            for number in numbers:
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
-                if not 0 <= row.partition_index < count:
+                if not 0 <= number < count:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif not code and (
-                    (topic.name, row.partition_index) in committed
-                    or self.is_pending(request.group_id, topic.name, row.partition_index)
-                ):
-                    records.append(_tombstone(request.group_id, topic.name, row.partition_index))
-                rows.append(OffsetDeleteResponsePartition(partition_index=row.partition_index, error_code=code))
-            if rows:
-                responses.append(OffsetDeleteResponseTopic(name=topic.name, partitions=rows))
-        return records, OffsetDeleteResponse(topics=responses)
+                elif not code and ((topic, number) in committed or self.is_pending(group_id, topic, number)):
+                    records.append(_tombstone(group_id, topic, number))
+                results.append(OffsetResult(topic, ZERO_UUID, number, code))
+        return records, results
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """Return a tombstone for each committed offset of the group."""
@@ -263,133 +232,62 @@ class Offsets:
         return expired
 
 
-def existing_topics(
-    request: OffsetCommitRequest, version: int, context: CoordinatorContext
-) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """Return the part of a commit whose partitions exist, and the error response for the other partitions."""
+def existing_topics(requested: Sequence[OffsetTopic], topics: Topics) -> tuple[list[OffsetTopic], list[OffsetResult]]:
+    """Return the part of a commit whose partitions exist, with names, and the errors of the other partitions."""
     existing, refused = [], []
-    for topic in request.topics:
-        name: str | None = topic.name
-        if version >= TOPIC_IDS_FROM:
-            name = context.topics.topic_name(topic.topic_id)
-        count = context.topics.partition_count(name) if name is not None else None
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if count is None and version >= TOPIC_IDS_FROM:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        known: list[OffsetCommitRequestPartition] = []
-        missing: list[OffsetCommitRequestPartition] = []
-        for row in topic.partitions:
-            (known if 0 <= row.partition_index < (count or 0) else missing).append(row)
+    for topic in requested:
+        by_id = topic.name is None
+        name = topics.topic_name(topic.topic_id) if topic.name is None else topic.name
+        count = topics.partition_count(name) if name is not None else None
+        known = [row for row in topic.rows if 0 <= row.partition < (count or 0)]
         if known:
-            existing.append(OffsetCommitRequestTopic(name=name or "", topic_id=topic.topic_id, partitions=known))
-        if missing:
-            rows = [_commit_result(row, unknown) for row in missing]
-            refused.append(OffsetCommitResponseTopic(name=name or "", topic_id=topic.topic_id, partitions=rows))
+            existing.append(OffsetTopic(name, topic.topic_id, known))
+        if len(known) < len(topic.rows):
+            is_unknown_id = count is None and by_id
+            code = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused += [
+                OffsetResult(name or "", topic.topic_id, row.partition, code)
+                for row in topic.rows
+                if not 0 <= row.partition < (count or 0)
+            ]
     return existing, refused
 
 
-def refuse_commit(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
-    """Return a response with the same error code for every partition."""
-    return OffsetCommitResponse(topics=refused_topics(request.topics, code))
-
-
-def refused_topics(topics: Iterable[OffsetCommitRequestTopic], code: int) -> list[OffsetCommitResponseTopic]:
-    """Return response topics with the same error code for every partition."""
+def refused_offsets(topics: Sequence[OffsetTopic], code: ErrorCode) -> list[OffsetResult]:
+    """Return the same error code for every partition."""
     return [
-        OffsetCommitResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, partitions=[_commit_result(row, code) for row in topic.partitions]
-        )
-        for topic in topics
+        OffsetResult(topic.name or "", topic.topic_id, row.partition, code) for topic in topics for row in topic.rows
     ]
-
-
-def merge_answers(parts: Iterable[OffsetCommitResponseTopic]) -> OffsetCommitResponse:
-    """Return a response with one entry per topic, which has the committed and the refused partitions."""
-    topics: dict[tuple[str, bytes], list[OffsetCommitResponsePartition]] = {}
-    for part in parts:
-        topics.setdefault((part.name, part.topic_id), []).extend(part.partitions)
-    return OffsetCommitResponse(topics=[
-        OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=rows)
-        for (name, topic_id), rows in topics.items()
-    ])  # fmt: skip
-
-
-def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """Return the OffsetCommit request with the same group, member and offsets as a TxnOffsetCommit request."""
-    return OffsetCommitRequest(
-        group_id=request.group_id, generation_id_or_member_epoch=request.generation_id, member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        topics=[
-            OffsetCommitRequestTopic(name=topic.name, partitions=[
-                OffsetCommitRequestPartition(
-                    partition_index=row.partition_index, committed_offset=row.committed_offset,
-                    committed_leader_epoch=row.committed_leader_epoch, committed_metadata=row.committed_metadata,
-                )
-                for row in topic.partitions
-            ])
-            for topic in request.topics
-        ],
-    )  # fmt: skip
-
-
-def transactional_answer(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
-    """Return the TxnOffsetCommit response with the same error codes as an OffsetCommit response."""
-    return TxnOffsetCommitResponse(topics=[
-        TxnOffsetCommitResponseTopic(name=topic.name, partitions=[
-            TxnOffsetCommitResponsePartition(partition_index=row.partition_index, error_code=row.error_code)
-            for row in topic.partitions
-        ])
-        for topic in answer.topics
-    ])  # fmt: skip
-
-
-def _commit_result(row: OffsetCommitRequestPartition, code: int) -> OffsetCommitResponsePartition:
-    return OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
 
 
 def _tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
     return CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
 
 
-def _fetch_result(partition: int, value: OffsetCommitValue | None, code: int = 0) -> OffsetFetchResponsePartitions:
-    """Return the response for one partition; ``code`` applies only if there is no committed offset."""
-    if value is None:
-        return OffsetFetchResponsePartitions(
-            partition_index=partition, committed_offset=_NO_OFFSET, committed_leader_epoch=-1, metadata="",
-            error_code=code,
-        )  # fmt: skip
-    return OffsetFetchResponsePartitions(
-        partition_index=partition, committed_offset=value.offset, committed_leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
-    )  # fmt: skip
+def _fetch_result(partition: int, value: OffsetCommitValue | None, code: ErrorCode = ErrorCode.NONE) -> FetchedOffset:
+    """Return the result for one partition; ``code`` applies only if there is no committed offset."""
+    return FetchedOffset(partition, value, code if value is None else ErrorCode.NONE)
 
 
 def _fetch_topic(
-    committed: dict[tuple[str, int], OffsetCommitValue],
-    topic: OffsetFetchRequestTopics,
-    version: int,
-    context: CoordinatorContext,
-) -> OffsetFetchResponseTopics:
-    """Return the response for one topic of the request, with UNKNOWN_TOPIC_ID if no topic has its id."""
-    name: str | None = topic.name
-    code = ErrorCode.NONE
-    if version >= TOPIC_IDS_FROM:
-        name = context.topics.topic_name(topic.topic_id)
-        if name is None:
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-    rows = [_fetch_result(number, committed.get((name or "", number)), code) for number in topic.partition_indexes]
-    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=rows)
+    committed: dict[tuple[str, int], OffsetCommitValue], topic: FetchTopic, topics: Topics
+) -> FetchedTopic:
+    """Return the offsets of one topic of the request, with UNKNOWN_TOPIC_ID if no topic has its id."""
+    name = topics.topic_name(topic.topic_id) if topic.name is None else topic.name
+    code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
+    rows = [_fetch_result(number, committed.get((name or "", number)), code) for number in topic.partitions]
+    return FetchedTopic(topic.name or "", topic.topic_id, rows)
 
 
 def _fetch_all_topics(
-    committed: dict[tuple[str, int], OffsetCommitValue], version: int, context: CoordinatorContext
-) -> Iterator[OffsetFetchResponseTopics]:
-    """Yield the response for each topic with committed offsets."""
-    by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
+    committed: dict[tuple[str, int], OffsetCommitValue], topics: Topics, *, by_id: bool
+) -> Iterator[FetchedTopic]:
+    """Yield the offsets of each topic with committed offsets."""
+    by_topic: dict[str, list[FetchedOffset]] = {}
     for (topic, partition), value in committed.items():
         by_topic.setdefault(topic, []).append(_fetch_result(partition, value))
     for topic, rows in by_topic.items():
-        topic_id = context.topics.topic_id(topic)
-        if topic_id is None and version >= TOPIC_IDS_FROM:
-            continue  # the topic is being deleted, and these versions identify a topic only by its id
-        yield OffsetFetchResponseTopics(name=topic, topic_id=topic_id or ZERO_UUID, partitions=rows)
+        topic_id = topics.topic_id(topic)
+        if topic_id is None and by_id:
+            continue  # the topic is being deleted, and the reply identifies a topic only by its id
+        yield FetchedTopic(topic, topic_id or ZERO_UUID, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Topics
@@ -12,10 +12,18 @@ from ottla.broker.groups.records import TopicPartitions
 from ottla.broker.groups.requests import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
+    FetchedGroup,
+    FetchedOffset,
+    FetchTopic,
     Join,
     JoinResult,
     LeaveResult,
     Leaving,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetResult,
+    OffsetRow,
+    OffsetTopic,
     Sender,
     Sync,
     SyncResult,
@@ -25,12 +33,26 @@ from ottla.model.errors import ErrorCode, shortened
 from ottla.wire import Message
 from ottla.wire.messages import consumer_group_describe as descriptions
 from ottla.wire.messages import consumer_group_heartbeat as heartbeats
+from ottla.wire.messages import offset_fetch
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from ottla.wire.messages.list_groups import ListedGroup
+from ottla.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 #: first versions of JoinGroup in which a new member needs an id, a missing protocol name is null, and there is
@@ -42,6 +64,9 @@ _SKIP_ASSIGNMENT_FROM = 9
 _BATCH_LEAVE_FROM = 3
 #: first version of ConsumerGroupHeartbeat in which the client makes its member id
 _CLIENT_MEMBER_ID_FROM = 1
+#: first versions of OffsetCommit with a member epoch, and of OffsetCommit and OffsetFetch with topic ids
+_MEMBER_EPOCH_FROM = 9
+_TOPIC_IDS_FROM = 10
 #: first version of DescribeGroups with GROUP_ID_NOT_FOUND
 _DESCRIBE_NOT_FOUND_FROM = 6
 
@@ -190,6 +215,136 @@ def consumer_heartbeat_reply(result: ConsumerHeartbeatResult) -> heartbeats.Cons
         member_epoch=result.member_epoch,
         heartbeat_interval=result.heartbeat_interval_ms,
         assignment=assignment,
+    )
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def read_commit(request: OffsetCommitRequest, client: Client) -> OffsetCommit:
+    """Return an OffsetCommit request."""
+    by_id = client.version >= _TOPIC_IDS_FROM
+    return OffsetCommit(
+        group_id=request.group_id,
+        sender=Sender(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch),
+        client=client,
+        topics=[
+            OffsetTopic(
+                None if by_id else topic.name,
+                topic.topic_id,
+                [
+                    OffsetRow(
+                        row.partition_index,
+                        row.committed_offset,
+                        row.committed_leader_epoch,
+                        row.committed_metadata or "",
+                    )
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+        retention_ms=request.retention_time,
+        has_member_epoch=client.version >= _MEMBER_EPOCH_FROM,
+    )
+
+
+def commit_reply(results: Iterable[OffsetResult]) -> OffsetCommitResponse:
+    """Return the reply to an OffsetCommit request, with one entry per topic."""
+    topics: dict[tuple[str, bytes], list[OffsetCommitResponsePartition]] = {}
+    for name, topic_id, partition, code in results:
+        row = OffsetCommitResponsePartition(partition_index=partition, error_code=code)
+        topics.setdefault((name, topic_id), []).append(row)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=rows)
+            for (name, topic_id), rows in topics.items()
+        ]
+    )
+
+
+def refused_commit(topics: Iterable[OffsetCommitRequestTopic], code: int) -> list[OffsetCommitResponseTopic]:
+    """Return the same error code for every partition of these topics."""
+    return [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=code)
+                for row in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def read_fetch(group: offset_fetch.OffsetFetchRequestGroup, version: int, *, require_stable: bool) -> OffsetFetch:
+    """Return an OffsetFetch request for one group."""
+    by_id, topics = version >= _TOPIC_IDS_FROM, None
+    if group.topics is not None:
+        topics = [
+            FetchTopic(None if by_id else topic.name, topic.topic_id, topic.partition_indexes) for topic in group.topics
+        ]
+    return OffsetFetch(
+        group_id=group.group_id,
+        member_id=group.member_id,
+        member_epoch=group.member_epoch,
+        topics=topics,
+        by_id=by_id,
+        require_stable=require_stable,
+    )
+
+
+def fetch_reply(group_id: str, fetched: FetchedGroup) -> offset_fetch.OffsetFetchResponseGroup:
+    """Return the reply to OffsetFetch for one group. A partition without a committed offset has the offset -1."""
+    return offset_fetch.OffsetFetchResponseGroup(
+        group_id=group_id,
+        error_code=fetched.error_code,
+        topics=[
+            offset_fetch.OffsetFetchResponseTopics(
+                name=topic.name, topic_id=topic.topic_id, partitions=[_fetched_row(row) for row in topic.offsets]
+            )
+            for topic in fetched.topics
+        ],
+    )
+
+
+def _fetched_row(row: FetchedOffset) -> offset_fetch.OffsetFetchResponsePartitions:
+    value = row.value
+    if value is None:
+        return offset_fetch.OffsetFetchResponsePartitions(
+            partition_index=row.partition,
+            committed_offset=-1,
+            committed_leader_epoch=-1,
+            metadata="",
+            error_code=row.error_code,
+        )
+    return offset_fetch.OffsetFetchResponsePartitions(
+        partition_index=row.partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
+
+
+def read_offset_delete(request: OffsetDeleteRequest) -> dict[str, list[int]]:
+    """Return the partitions of an OffsetDelete request by topic."""
+    partitions: dict[str, list[int]] = {}
+    for topic in request.topics:
+        partitions.setdefault(topic.name, []).extend(row.partition_index for row in topic.partitions)
+    return partitions
+
+
+def offset_delete_reply(results: ErrorCode | list[OffsetResult]) -> OffsetDeleteResponse:
+    """Return the reply to an OffsetDelete request."""
+    if isinstance(results, ErrorCode):
+        return OffsetDeleteResponse(error_code=results)
+    topics: dict[str, list[OffsetDeleteResponsePartition]] = {}
+    for name, _, partition, code in results:
+        row = OffsetDeleteResponsePartition(partition_index=partition, error_code=code)
+        topics.setdefault(name, []).append(row)
+    return OffsetDeleteResponse(
+        topics=[OffsetDeleteResponseTopic(name=name, partitions=rows) for name, rows in topics.items()]
     )
 
 

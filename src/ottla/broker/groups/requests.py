@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.broker.client import Client
-from ottla.broker.groups.records import TopicPartitions
+from ottla.broker.coordinators.outcome import Producer
+from ottla.broker.groups.records import OffsetCommitValue, TopicPartitions
 from ottla.model.errors import ErrorCode
 
 #: name and metadata of the protocols (assignment strategies) that a member supports, the most preferred first
@@ -157,3 +158,96 @@ class ConsumerHeartbeatResult:
     heartbeat_interval_ms: int = 0
     #: None if it has not changed
     assignment: TopicPartitions | None = None
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+class OffsetRow(NamedTuple):
+    """An offset to commit."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class OffsetTopic(NamedTuple):
+    """The offsets to commit in one topic."""
+
+    #: None if the request identifies the topic by its id
+    name: str | None
+    topic_id: bytes
+    rows: Sequence[OffsetRow]
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetCommit:
+    """OffsetCommit, or TxnOffsetCommit."""
+
+    group_id: str
+    sender: Sender
+    client: Client
+    topics: Sequence[OffsetTopic]
+    #: how long the offsets are kept; -1 for the time in the settings
+    retention_ms: int = -1
+    #: whether the request can have the epoch of a member of the consumer protocol
+    has_member_epoch: bool = False
+    #: the offsets are committed with the transaction of this producer
+    producer: Producer | None = None
+
+
+class OffsetResult(NamedTuple):
+    """The result for one partition."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    error_code: ErrorCode
+
+
+class FetchTopic(NamedTuple):
+    """A topic whose committed offsets are fetched."""
+
+    #: None if the request identifies the topic by its id
+    name: str | None
+    topic_id: bytes
+    partitions: Sequence[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetFetch:
+    """OffsetFetch, for one group."""
+
+    group_id: str
+    #: None if the request is not from a member of the consumer protocol
+    member_id: str | None
+    member_epoch: int
+    #: None for all topics with committed offsets
+    topics: Sequence[FetchTopic] | None
+    #: whether the reply identifies topics by their ids
+    by_id: bool
+    require_stable: bool
+
+
+class FetchedOffset(NamedTuple):
+    """A committed offset; without a value there is none."""
+
+    partition: int
+    value: OffsetCommitValue | None
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+class FetchedTopic(NamedTuple):
+    """The committed offsets of one topic."""
+
+    name: str
+    topic_id: bytes
+    offsets: Sequence[FetchedOffset]
+
+
+class FetchedGroup(NamedTuple):
+    """The committed offsets of one group, or an error."""
+
+    error_code: ErrorCode
+    topics: Sequence[FetchedTopic] = ()

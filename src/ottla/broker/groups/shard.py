@@ -11,7 +11,7 @@ last member has left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment, Producer, R, Ticket
@@ -21,15 +21,7 @@ from ottla.broker.groups.consumer import ConsumerGroup, check_heartbeat
 from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
 from ottla.broker.groups.migration import can_upgrade, downgrade_records, should_downgrade, upgrade_records
-from ottla.broker.groups.offsets import (
-    Offsets,
-    existing_topics,
-    merge_answers,
-    plain_commit,
-    refuse_commit,
-    refused_topics,
-    transactional_answer,
-)
+from ottla.broker.groups.offsets import Offsets, existing_topics, refused_offsets
 from ottla.broker.groups.records import (
     ConsumerGroupMemberMetadataValue,
     CoordinatorRecord,
@@ -41,10 +33,14 @@ from ottla.broker.groups.records import (
 from ottla.broker.groups.requests import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
+    FetchedGroup,
     Join,
     JoinResult,
     LeaveResult,
     Leaving,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetResult,
     Sender,
     Sync,
     SyncResult,
@@ -53,15 +49,8 @@ from ottla.broker.groups.subscription import decode_assignment
 from ottla.broker.groups.usage import Tally
 from ottla.model.errors import ErrorCode, KafkaError, Refused, shortened
 from ottla.wire import WireError
-from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
-from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 Group = ClassicGroup | ConsumerGroup
-
-#: the first version of OffsetCommit that returns GROUP_ID_NOT_FOUND
-_COMMIT_NOT_FOUND_FROM = 9
 
 
 class GroupShard:
@@ -368,84 +357,64 @@ class GroupShard:
 
     # -- offsets --------------------------------------------------------------------------------------------------
 
-    def commit_offsets(
-        self, request: OffsetCommitRequest, client: Client, now: Moment
-    ) -> GroupOutcome[OffsetCommitResponse]:
-        """Handle OffsetCommit."""
-        topics, refused = existing_topics(request, client.version, self._context)
-        if not topics:
-            return _done(merge_answers(refused))
-        try:
-            self._check_commit(request, client, now)
-        except KafkaError as error:
-            return _done(merge_answers([*refused, *refused_topics(topics, error.code)]))
-        records, answers = self.offsets.commit(request, topics, self._context, now)
-        return GroupOutcome(records=records, result=merge_answers([*refused, *answers]))
+    def commit_offsets(self, commit: OffsetCommit, now: Moment) -> GroupOutcome[list[OffsetResult]]:
+        """Handle OffsetCommit and TxnOffsetCommit.
 
-    def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, client: Client, now: Moment
-    ) -> GroupOutcome[TxnOffsetCommitResponse]:
-        """Handle TxnOffsetCommit. The offsets become visible when the transaction's commit marker is replayed."""
-        plain = plain_commit(request)
-        topics, refused = existing_topics(plain, 0, self._context)
-        if not topics:
-            return _done(transactional_answer(merge_answers(refused)))
+        Offsets of a transaction become visible when its commit marker is replayed.
+        """
+        existing, refused = existing_topics(commit.topics, self._context.topics)
+        if not existing:
+            return _done(refused)
         try:
-            self._check_commit(plain, client, now, transactional=True)
+            self._check_commit(commit, now)
         except KafkaError as error:
-            stale = error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND)
-            code = ErrorCode.ILLEGAL_GENERATION if stale else error.code
-            return _done(transactional_answer(refuse_commit(plain, code)))
-        records, answers = self.offsets.commit(plain, topics, self._context, now)
-        return GroupOutcome(
-            records=records, result=transactional_answer(merge_answers([*refused, *answers])),
-            producer=Producer(request.producer_id, request.producer_epoch),
-        )  # fmt: skip
+            code = error.code
+            if commit.producer is not None and code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND):
+                code = ErrorCode.ILLEGAL_GENERATION
+            return _done(refused + refused_offsets(existing, code))
+        records, results = self.offsets.commit(commit, existing, self._context, now)
+        return GroupOutcome(records=records, result=refused + results, producer=commit.producer)
 
-    def _check_commit(
-        self, request: OffsetCommitRequest, client: Client, now: Moment, *, transactional: bool = False
-    ) -> None:
+    def _check_commit(self, commit: OffsetCommit, now: Moment) -> None:
         """Raise KafkaError if the sender of this request may not commit offsets in the group."""
-        group = self.groups.get(request.group_id)
-        epoch = request.generation_id_or_member_epoch
+        group = self.groups.get(commit.group_id)
+        is_transactional = commit.producer is not None
         if group is None:
-            if epoch < 0:  # a commit without a group: by a consumer that assigns its own partitions, or by a tool
-                self._admit_group(request.group_id, client, now)
+            if commit.sender.generation < 0:  # by a consumer that assigns its own partitions, or by a tool
+                self._admit_group(commit.group_id, commit.client, now)
                 return
-            not_found = client.version >= _COMMIT_NOT_FOUND_FROM
-            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION)
-        sender = Sender(request.member_id, request.group_instance_id, epoch)
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND if commit.has_member_epoch else ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ConsumerGroup):
-            group.check_commit(sender, client.version, transactional=transactional)
+            has_epoch = commit.has_member_epoch
+            group.check_commit(commit.sender, has_epoch=has_epoch, transactional=is_transactional)
         else:
-            group.check_commit(sender, now, transactional=transactional)
+            group.check_commit(commit.sender, now, transactional=is_transactional)
 
-    def fetch_offsets(
-        self, request: OffsetFetchRequestGroup, client: Client, now: Moment, *, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
-        """Return the OffsetFetch response of one group. An unknown group has no committed offsets, without an error."""
+    def fetch_offsets(self, request: OffsetFetch) -> FetchedGroup:
+        """Return the committed offsets of a group. An unknown group has none, which is not an error."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and request.member_id is not None:
             try:
-                group.check_fetch(request.member_id, request.member_epoch, now)
+                group.check_fetch(request.member_id, request.member_epoch)
             except KafkaError as error:
-                return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
-        return self.offsets.fetch(request, client.version, self._context, require_stable=require_stable)
+                return FetchedGroup(error.code)
+        return FetchedGroup(ErrorCode.NONE, self.offsets.fetch(request, self._context.topics))
 
-    def delete_offsets(self, request: OffsetDeleteRequest) -> GroupOutcome[OffsetDeleteResponse]:
-        """Handle OffsetDelete."""
-        group = self.groups.get(request.group_id)
-        if not request.group_id:
-            return _done(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        records, answer = self.offsets.delete(request, group, self._context)
-        codes = {row.error_code for topic in answer.topics for row in topic.partitions}
-        if codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
-            return _done(answer)
+    def delete_offsets(
+        self, group_id: str, partitions: Mapping[str, Sequence[int]]
+    ) -> GroupOutcome[ErrorCode | list[OffsetResult]]:
+        """Handle OffsetDelete. The result has an error of the whole request, or a result for each partition."""
+        group = self.groups.get(group_id)
+        if not group_id:
+            return GroupOutcome(result=ErrorCode.INVALID_GROUP_ID)
+        records, results = self.offsets.delete(group_id, partitions, group, self._context.topics)
+        if {each.error_code for each in results} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+            return GroupOutcome(result=results)
         if group is None or group.state == "Dead":
-            return _done(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            return GroupOutcome(result=ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup) and not group.is_empty and group.protocol_type != "consumer":
-            return _done(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
-        return GroupOutcome(records=records, result=answer)
+            return GroupOutcome(result=ErrorCode.NON_EMPTY_GROUP)
+        return GroupOutcome(records=records, result=results)
 
     def delete_groups(self, group_ids: Sequence[str]) -> GroupOutcome[dict[str, ErrorCode]]:
         """Handle DeleteGroups for the groups of this shard. The result has an error code for each group."""

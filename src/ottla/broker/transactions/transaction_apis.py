@@ -22,6 +22,7 @@ from ottla.broker.transactions.awaited_commits import AwaitedCommits
 from ottla.broker.transactions.checks import Term, TransactionChecks, term_of
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.records import Delivery
+from ottla.broker.transactions.replies import read_txn_offset_commit, txn_offset_commit_reply
 from ottla.broker.transactions.runtime import MarkerWriter, TransactionRuntime
 from ottla.broker.transactions.shard import unknown_state_filters, write_error
 from ottla.env.deferred import SLICE_ROWS
@@ -305,11 +306,12 @@ class TransactionApis(Component):
                 )
             except KafkaError:
                 return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # type: ignore[no-any-return]
+        commit = read_txn_offset_commit(request, context.client)
         return await _finished(
             self._groups.run(
                 request.group_id,
-                lambda shard, now: shard.commit_in_transaction(request, context.client, now),
-                same_message,
+                lambda shard, now: shard.commit_offsets(commit, now),
+                txn_offset_commit_reply,
                 refuse,
             )
         )
