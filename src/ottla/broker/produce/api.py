@@ -241,7 +241,7 @@ class ProduceApi(Component):
             partition = self._appender.find(request, topic, data, buffer, quiet=True)
         except KafkaError:
             return None
-        prefix = prefix_of(request, buffer, start)
+        prefix = prefix_of(data, buffer, start, request.version)
         shortcut = Shortcut(request, prefix, partition, self._replicas.generation, self._hints)
         request.connection.cache = shortcut
         return shortcut
@@ -252,7 +252,7 @@ class ProduceApi(Component):
         unopened: list[UnopenedBatch] = []
         inconsistent = find_inconsistency(request.parsed, buffer)
         for number, (topic, partitions) in enumerate(request.parsed.topics):
-            results = [PartitionResult(data.partition) for data in partitions]
+            results: list[PartitionResult] = []
             reply.topics.append((topic, results))
             for place, data in enumerate(partitions):
                 opening: Opening | None = None
@@ -261,7 +261,8 @@ class ProduceApi(Component):
                         raise inconsistent
                     partition = self._appender.find(request, topic, data, buffer)
                     if not unopened:
-                        results[place], end_offset = self._appender.append(partition, request, data, buffer, view)
+                        result, end_offset = self._appender.append(partition, request, data, buffer, view)
+                        results.append(result)
                         if acks:
                             writer = reply.writer(number, place)
                             self._replicas.wait(partition, partition.until(acks), end_offset, writer)
@@ -269,8 +270,10 @@ class ProduceApi(Component):
                 except NeedsOpening as needs:
                     opening = needs.opening
                 except KafkaError as error:
+                    results.append(PartitionResult(data.partition))
                     reply.refuse(number, place, error)
                     continue
+                results.append(PartitionResult(data.partition))
                 batch, epoch = bytearray(view[data.start : data.end]), partition.leader_epoch
                 unopened.append(UnopenedBatch(number, place, topic, data.partition, batch, opening, epoch))
         if unopened:

@@ -25,7 +25,7 @@ from ottla.model.errors import (
 from ottla.model.settings import TopicSettings
 from ottla.model.types import FrameBuffer
 from ottla.security.acls import ResourceType
-from ottla.wire.produce import PartitionData, PartitionResult
+from ottla.wire.produce import TOPIC_IDS_FROM, PartitionData, PartitionResult
 
 #: first version in which batches may be compressed with zstd
 ZSTD_FROM = 7
@@ -64,9 +64,9 @@ class Appender:
         """
         if self._access.authorizer is not None:
             self._check_access(request, topic, quiet=quiet)
-        if not -1 <= request.parsed.acks <= 1:
-            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.parsed.acks}")
-        replicas, by_id = self._replicas, request.by_id
+        acks, by_id, replicas = request.parsed.acks, request.version >= TOPIC_IDS_FROM, self._replicas
+        if not -1 <= acks <= 1:
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}")
         try:
             partition = replicas.leader_of(topic, data.partition, by_id=by_id)
         except NotLeaderOrFollower as error:
@@ -99,8 +99,9 @@ class Appender:
             connection, PRODUCE, ResourceType.TRANSACTIONAL_ID, transactional_id, quiet=quiet
         ):
             raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        known = self._metadata.view.topics_by_id.get(topic) if request.by_id else None
-        if known is not None or not request.by_id:
+        by_id = request.version >= TOPIC_IDS_FROM
+        known = self._metadata.view.topics_by_id.get(topic) if by_id else None
+        if known is not None or not by_id:
             name = known.name if known is not None else topic.decode(errors="replace")
             self._access.check_topic(connection, PRODUCE, name, quiet=quiet)
 
@@ -119,9 +120,10 @@ class Appender:
         ``opened`` are the settings with which the batch was opened elsewhere. `ProduceApi` has a faster form of this
         for requests that start with the remembered bytes.
         """
-        now_ms, transactional_id = self._wall_ms(), request.parsed.transactional_id
+        now_ms = self._wall_ms()
+        transactional_id, acks, *_ = request.parsed
         try:
-            if request.parsed.acks == -1:
+            if acks == -1:
                 partition.check_enough_replicas()
             if request.version < ZSTD_FROM:
                 check_codec(buffer, data.start, data.end)

@@ -14,7 +14,7 @@ from ottla.broker.cluster.leader_hints import LeaderHints
 from ottla.broker.partitions.partition import Partition
 from ottla.model.types import FrameBuffer
 from ottla.net.connection import Connection
-from ottla.wire.produce import FLEXIBLE_FROM, TOPIC_IDS_FROM, ProduceRequest, ReplyTemplate
+from ottla.wire.produce import FLEXIBLE_FROM, PartitionData, ProduceRequest, ReplyTemplate
 
 _unpack_int32 = Struct(">i").unpack_from
 _TAGS_BEHIND_BATCH = b"\0\0\0"
@@ -27,11 +27,6 @@ class Request(NamedTuple):
     version: int
     correlation_id: int
     parsed: ProduceRequest
-
-    @property
-    def by_id(self) -> bool:
-        """Return whether topics are named by their ids."""
-        return self.version >= TOPIC_IDS_FROM
 
 
 class Shortcut:
@@ -97,9 +92,8 @@ class Shortcut:
         return Request(connection, self.version, correlation_id, parsed)
 
 
-def prefix_of(request: Request, buffer: FrameBuffer, start: int) -> bytes:
-    """Return the bytes that a request with a single batch has before the length of its batch, from byte 8 on."""
-    data = request.parsed.topics[0][1][0]
+def prefix_of(data: PartitionData, buffer: FrameBuffer, start: int, version: int) -> bytes:
+    """Return the bytes of a request for a single batch between the correlation id and the length of the batch."""
     size = data.end - data.start
-    length_bytes = 4 if request.version < FLEXIBLE_FROM else max((size + 1).bit_length() + 6, 7) // 7
+    length_bytes = 4 if version < FLEXIBLE_FROM else max((size + 1).bit_length() + 6, 7) // 7
     return bytes(buffer[start + 8 : data.start - length_bytes])
