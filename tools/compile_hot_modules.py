@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOT_MODULES = (
     "ottla/broker/fetch/api.py",
     "ottla/broker/fetch/counted.py",
+    "ottla/broker/fetch/fetch.py",
     "ottla/broker/fetch/rows.py",
     "ottla/broker/produce/api.py",
     "ottla/broker/produce/appending.py",

@@ -26,8 +26,9 @@ from ottla.broker.access.throttling import UNCOUNTED, Throttling, Usage, with_th
 from ottla.broker.cluster.metadata_apis import api_versions
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.coordinators.pending_reply import PendingReply
-from ottla.broker.fetch.api import Fetch, FetchApi
+from ottla.broker.fetch.api import FetchApi
 from ottla.broker.fetch.counted import CountedFetch, handle_counted
+from ottla.broker.fetch.fetch import Fetch
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.store import StoreError
 from ottla.broker.partitions.manager import ReplicaManager

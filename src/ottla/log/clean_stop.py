@@ -26,7 +26,7 @@ _FLUSH_HERE_MAX = 16
 
 def stop_cleanly(
     disk: Disk, dirs: Sequence[LogDir], threads: Threads, write_checkpoints: Callable[[LogDir], None]
-) -> bool:  # fmt: skip
+) -> bool:
     """Flush all logs, then write the checkpoints and the clean stop file of each directory.
 
     Report the directories that cannot be written. Return whether there is none.

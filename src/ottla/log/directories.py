@@ -127,7 +127,7 @@ def read_meta(disk: Disk, path: str) -> dict[str, str]:
 
 def write_meta(
     disk: Disk, directory: LogDir, cluster_id: str, broker_id: int, directory_id: Callable[[str], str]
-) -> None:  # fmt: skip
+) -> None:
     """Set the id of a directory, and write its ``meta.properties`` if it has none. Raise OSError, StartError."""
     meta = read_meta(disk, directory.path)
     directory.directory_id = meta.get("directory.id") or directory_id(directory.path)

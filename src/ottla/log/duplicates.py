@@ -26,7 +26,7 @@ from ottla.model.types import TopicPartition, topic_id_text
 
 def choose_duplicates(
     disk: Disk, specs: Mapping[TopicPartition, PartitionSpec], found: Mapping[TopicPartition, Sequence[LogDir]]
-) -> dict[TopicPartition, str]:  # fmt: skip
+) -> dict[TopicPartition, str]:
     """Return the path of the directory whose folder is the log, for each of the partitions that were found."""
     paths = dict.fromkeys(directory.path for directories in found.values() for directory in directories)
     clean = {path: read_clean_stop(disk, path) or {} for path in paths}

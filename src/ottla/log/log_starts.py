@@ -47,9 +47,13 @@ class LogStarts:
             write(offsets)
 
     def write_in_thread(
-        self, threads: Threads, current: Callable[[], Offsets], write: Callable[[Offsets], None],
-        synced: Callable[[Offsets], None], failed: Callable[[OSError], None],
-    ) -> None:  # fmt: skip
+        self,
+        threads: Threads,
+        current: Callable[[], Offsets],
+        write: Callable[[Offsets], None],
+        synced: Callable[[Offsets], None],
+        failed: Callable[[OSError], None],
+    ) -> None:
         """Write the file with ``write`` in a thread, then call ``synced`` with its content, or ``failed``.
 
         ``current`` returns the content. It is called again if the file is outdated when the thread has ended.

@@ -84,9 +84,15 @@ class InlineBudget:
         self.valid_records = 0
 
     def run(
-        self, task: Callable[[int], T], batch: Bytes, header: BatchHeader, *, records_us: float, byte_us: float,
+        self,
+        task: Callable[[int], T],
+        batch: Bytes,
+        header: BatchHeader,
+        *,
+        records_us: float,
+        byte_us: float,
         bytes_max: int,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Return ``task(limit)`` if the estimated cost is low; the limit is one of decompressed bytes.
 
         Raise TooExpensive otherwise, also if the task raises RecordsTooLarge because of a limit below ``bytes_max``.
@@ -189,9 +195,7 @@ def _has_known_schemas(
     return True
 
 
-def find_schemas_inline(
-    batch: Bytes, header: BatchHeader, rules: SchemaRules, budget: InlineBudget
-) -> FoundSchemas:  # fmt: skip
+def find_schemas_inline(batch: Bytes, header: BatchHeader, rules: SchemaRules, budget: InlineBudget) -> FoundSchemas:
     """Return ``find_schemas(batch, rules)`` if the estimated cost is low. Raise TooExpensive if it is not."""
     return budget.run(
         lambda limit: find_schemas(batch, rules._replace(bytes_max=limit)), batch, header,

@@ -248,9 +248,7 @@ class Producers:
 
     # -- markers --------------------------------------------------------------------------------------------------
 
-    def check_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0
-    ) -> None:  # fmt: skip
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0) -> None:
         """Raise a KafkaError if the marker's producer epoch or coordinator epoch is older than the known one.
 
         In transactions of version 2 a marker has a higher epoch than the records that it ends. If the open transaction
@@ -306,9 +304,16 @@ class Producers:
         return None
 
     def note(
-        self, producer_id: int, epoch: int, base_sequence: int, delta: int, base_offset: int, timestamp: int, *,
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        delta: int,
+        base_offset: int,
+        timestamp: int,
+        *,
         transactional: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Apply a data batch of the log, without checks."""
         entry = self.get(producer_id)
         if entry is None or entry.epoch != epoch:

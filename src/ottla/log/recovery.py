@@ -62,10 +62,18 @@ class CleanStop:
 
 
 def open_log(
-    disk: Disk, directory: str, name: TopicPartition, settings: TopicSettings, *,
-    clean: CleanStop | None, recovery_point: int, log_start_offset: int, cleaner_offset: int | None = 0,
-    high_watermark: int = 0, replicated: bool = False,
-) -> Log:  # fmt: skip
+    disk: Disk,
+    directory: str,
+    name: TopicPartition,
+    settings: TopicSettings,
+    *,
+    clean: CleanStop | None,
+    recovery_point: int,
+    log_start_offset: int,
+    cleaner_offset: int | None = 0,
+    high_watermark: int = 0,
+    replicated: bool = False,
+) -> Log:
     """Return the log in ``directory``, which may be empty. Raise WriteFailed if a write fails, OSError if a read does.
 
     The log was compacted below ``cleaner_offset``; pass None if the cleaner's checkpoint is unreadable. If the files
@@ -220,9 +228,17 @@ def _load_epochs(disk: Disk, directory: str) -> LeaderEpochs | None:
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], epochs: LeaderEpochs, recovery_point: int,
-    dense_from: int | None, compacted: bool, synced_end: int, known_end: int, replicated: bool,
-) -> tuple[LeaderEpochs, int, Producers | None, int]:  # fmt: skip
+    disk: Disk,
+    directory: str,
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    recovery_point: int,
+    dense_from: int | None,
+    compacted: bool,
+    synced_end: int,
+    known_end: int,
+    replicated: bool,
+) -> tuple[LeaderEpochs, int, Producers | None, int]:
     """Check the segments from the recovery point on, truncate damage, rebuild the derived files.
 
     Return the leader epochs, the log end offset, the producer state, which is None if it must be loaded again, and the
@@ -342,9 +358,14 @@ class _Scan:
     """Reads one segment from its start and checks its batches up to the first damaged one."""
 
     def __init__(
-        self, segment: Segment, later: list[Segment], epochs: LeaderEpochs, producers: Producers, replay_from: int,
+        self,
+        segment: Segment,
+        later: list[Segment],
+        epochs: LeaderEpochs,
+        producers: Producers,
+        replay_from: int,
         dense_from: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._segment = segment
         self._epochs = epochs
         self._producers = producers

@@ -25,9 +25,7 @@ class RefusedSequences:
     def __init__(self) -> None:
         self.first: dict[int, int] = {}
 
-    def note(
-        self, batches: bytes | FrameBuffer | memoryview, start: int, end: int, producers: Producers
-    ) -> None:  # fmt: skip
+    def note(self, batches: bytes | FrameBuffer | memoryview, start: int, end: int, producers: Producers) -> None:
         """Remember the batches in ``batches[start:end]`` of producers that are not in ``producers``."""
         first = self.first
         while end - start >= HEADER_BYTES:

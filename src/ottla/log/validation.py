@@ -19,9 +19,14 @@ SEGMENT_BYTES_MIN_IN_KAFKA = 1 << 20
 
 
 def raise_if_invalid(
-    header: BatchHeader, size_bytes: int, size_bytes_max: int, *, transactional: bool, sequenced: bool,
+    header: BatchHeader,
+    size_bytes: int,
+    size_bytes_max: int,
+    *,
+    transactional: bool,
+    sequenced: bool,
     has_gaps: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Raise the first validation error, checking in the same order as Kafka (LogValidator, DefaultRecordBatch).
 
     Return normally for a valid batch. A transactional batch is valid if ``transactional``, a batch of a producer

@@ -17,6 +17,7 @@ from tests.unit.log.log_fixtures import NOW, batch
 from tests.unit.log.txn_fixtures import txn_batch
 
 from ottla.broker.fetch import api as fetch_module
+from ottla.broker.fetch import fetch as one_fetch_module
 from ottla.broker.partitions.partition import Partition
 from ottla.model.errors import ErrorCode
 from ottla.testing.raw import fetch_from, fetch_request, read_answer, request_bytes
@@ -123,13 +124,13 @@ def test_partition_without_news_is_not_looked_at(fixture: SessionFixture, monkey
     fixture.add(1)
     fixture.open(A, B)
     looked_at: list[int] = []
-    original = fetch_module.read_partition
+    original = one_fetch_module.read_partition
 
     def count(partition: Partition, *arguments: Any, **fields: Any) -> Any:
         looked_at.append(partition.name.partition)
         return original(partition, *arguments, **fields)
 
-    monkeypatch.setattr(fetch_module, "read_partition", count)
+    monkeypatch.setattr(one_fetch_module, "read_partition", count)
     assert fixture.fetch() == {}
     assert looked_at == []
     fixture.write(fixture.partition)
@@ -244,7 +245,7 @@ def test_client_that_leaves_before_its_fetch_is_looked_at_is_forgotten(fixture: 
 
 
 def test_large_backlog_is_served_in_turns(fixture: SessionFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module, "_PARTITIONS_READ_MAX", 2)
+    monkeypatch.setattr(one_fetch_module, "_PARTITIONS_READ_MAX", 2)
     places = [("orders", number) for number in range(5)]
     partitions = [fixture.partition, *(fixture.add(number) for _, number in places[1:])]
     fixture.open(*places)
@@ -257,7 +258,7 @@ def test_large_backlog_is_served_in_turns(fixture: SessionFixture, monkeypatch: 
 
 
 def test_unknown_partitions_are_reported_in_turns(fixture: SessionFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module, "_PARTITIONS_READ_MAX", 2)
+    monkeypatch.setattr(one_fetch_module, "_PARTITIONS_READ_MAX", 2)
     places = [("unknown", number) for number in range(3)]
     fixture.open(*places)
     assert set(fixture.fetch(max_wait=WAIT_MS)) == {places[0], places[1]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ottla.broker.access.throttling import with_throttle_time
-from ottla.broker.fetch.api import Fetch, FetchApi
+from ottla.broker.fetch.api import FetchApi
+from ottla.broker.fetch.fetch import Fetch
 from ottla.broker.fetch.rows import FetchRow, fill_reply
 from ottla.broker.fetch.sessions import FetchedPartition, FetchSession
 from ottla.model.types import FrameBuffer
@@ -13,9 +14,15 @@ from ottla.wire.frame import read_client_id
 
 
 def handle_counted(
-    api: FetchApi, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, version: int,
+    api: FetchApi,
+    connection: Connection,
+    buffer: FrameBuffer,
+    view: memoryview,
+    start: int,
+    end: int,
+    version: int,
     correlation_id: int,
-) -> None:  # fmt: skip
+) -> None:
     """Handle the frame ``buffer[start:end]`` and count the time."""
     throttling = api.throttling
     started, before = throttling.monotonic(), connection.newest_slot
@@ -32,9 +39,16 @@ class CountedFetch(Fetch):
     __slots__ = ()
 
     def __init__(
-        self, api: FetchApi, slot: Slot, shape: ReplyShape, correlation_id: int, request: FetchRequest,
-        session: FetchSession | None, wanted: list[FetchedPartition], news_only: bool,
-    ) -> None:  # fmt: skip
+        self,
+        api: FetchApi,
+        slot: Slot,
+        shape: ReplyShape,
+        correlation_id: int,
+        request: FetchRequest,
+        session: FetchSession | None,
+        wanted: list[FetchedPartition],
+        news_only: bool,
+    ) -> None:
         if request.replica_id < 0:
             # A larger reply would mute the connection for long.
             size_bytes_max = api.throttling.records_bytes_max(slot.connection)

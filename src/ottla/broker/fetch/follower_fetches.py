@@ -10,9 +10,14 @@ from ottla.wire.fetch import FetchPartition, FetchRequest
 
 
 def note_fetch(
-    replicas: ReplicaManager, request: FetchRequest, session: FetchSession | None, *, by_id: bool, now: float,
+    replicas: ReplicaManager,
+    request: FetchRequest,
+    session: FetchSession | None,
+    *,
+    by_id: bool,
+    now: float,
     is_recent: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Note the offsets in a follower's fetch. ``is_recent``: it was not sent before this process was paused."""
     for topic, rows in request.topics:
         for row in rows:

@@ -279,9 +279,13 @@ class FetchSessions:
     """The sessions of this broker."""
 
     def __init__(
-        self, slots: int, random_id: Iterable[int], *, partitions_max: int = PARTITIONS_MAX,
+        self,
+        slots: int,
+        random_id: Iterable[int],
+        *,
+        partitions_max: int = PARTITIONS_MAX,
         partitions_total_max: int = PARTITIONS_TOTAL_MAX,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._slots = slots
         self._partitions_max = partitions_max
         self._partitions_total_max = partitions_total_max
