@@ -20,13 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from ottla.env.connections import ConnectionServer
+from ottla.testing.loop_thread import START_S_MAX, LoopThread, dial
 from ottla.testing.process import reserve_port
 
 #: a broker by its id, or one of the two names
@@ -35,17 +33,17 @@ ZOOKEEPER = "zookeeper"
 #: every process that is no member of the cluster
 CLIENTS = "clients"
 
-_START_S_MAX = 60.0
 _CHUNK_BYTES = 64 << 10
 #: between two attempts to reach a member that does not listen
 _RETRY_S = 0.05
 
 
-class Links:
+class Links(LoopThread):
     """A proxy for each member that accepts connections, all in one thread, until it is closed."""
 
     def __init__(self, targets: Mapping[Member, str], member_of: Callable[[tuple[str, int]], Member]) -> None:
         """``targets`` are the addresses of the members. ``member_of`` returns the member that dials from an address."""
+        super().__init__("links")
         self._reserved = {member: reserve_port() for member in targets}
         #: the address of the proxy of each member
         self.addresses = {
@@ -55,14 +53,9 @@ class Links:
         self._member_of = member_of
         #: (sender, receiver) of each direction that is cut
         self._cuts: frozenset[tuple[Member, Member]] = frozenset()
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
         #: replaced whenever the cuts change
         self._changed: asyncio.Event
-        self._closing: asyncio.Event
-        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
-        self._thread.start()
-        assert self._ready.wait(_START_S_MAX), "the proxies could not listen"
+        self.start()
 
     # -- cuts -----------------------------------------------------------------------------------------------------
 
@@ -82,7 +75,7 @@ class Links:
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
-        asyncio.run_coroutine_threadsafe(apply(), self._loop).result(_START_S_MAX)
+        asyncio.run_coroutine_threadsafe(apply(), self.loop).result(START_S_MAX)
 
     async def passable(self, sender: Member, receiver: Member) -> None:
         """Return when the direction is not cut."""
@@ -93,28 +86,12 @@ class Links:
 
     def close(self) -> None:
         """End every connection and the thread."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._closing.set)
-            self._thread.join()
+        super().close()
         for reserved in self._reserved.values():
             reserved.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        self._closing, self._changed = asyncio.Event(), asyncio.Event()
+    async def serve(self) -> None:
+        self._changed = asyncio.Event()
         listening = [asyncio.Event() for _ in self._targets]
         proxies = [
             asyncio.ensure_future(self._serve_member(member, ready))
@@ -122,8 +99,8 @@ class Links:
         ]
         for ready in listening:
             await ready.wait()
-        self._ready.set()
-        await self._closing.wait()
+        self.started()
+        await self.closed()
         for proxy in proxies:
             proxy.cancel()
         await asyncio.gather(*proxies, return_exceptions=True)
@@ -146,7 +123,7 @@ class Links:
                 await is_down.wait()
             finally:
                 await server.close()
-            while (probe := await _dial(self._targets[member])) is None:
+            while (probe := await dial(self._targets[member])) is None:
                 await asyncio.sleep(_RETRY_S)
             probe[1].transport.abort()
 
@@ -155,7 +132,7 @@ class Links:
     ) -> None:
         """Connect a dialer with the member, until both have closed the connection."""
         dialer = self._member_of(writer.get_extra_info("peername")[:2])
-        dialled = await _dial(self._targets[member])
+        dialled = await dial(self._targets[member])
         if dialled is None:
             is_down.set()
             writer.transport.abort()
@@ -192,15 +169,6 @@ class Links:
                     writer.write_eof()
             except OSError:
                 return  # the receiver has closed the connection
-
-
-async def _dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """Return a new connection, None if nothing listens at the address."""
-    host, _, port = address.rpartition(":")
-    try:
-        return await asyncio.open_connection(host, int(port))
-    except OSError:
-        return None
 
 
 class ProcessMembers:

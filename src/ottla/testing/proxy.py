@@ -23,17 +23,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ottla.env.connections import ConnectionServer
+from ottla.testing.loop_thread import LoopThread, dial
 from ottla.wire.frame import REQUEST_START, read_client_id
 
 PRODUCE = 0
@@ -51,7 +50,6 @@ TRANSACTIONAL_APIS = frozenset(
 
 _SIZE = Struct(">i")
 _FRAME_BYTES_MAX = 100 << 20
-_START_S_MAX = 60.0
 _LINGER_S = 0.2
 _GONE = (ConnectionError, asyncio.IncompleteReadError, OSError)
 
@@ -86,10 +84,11 @@ class Happened(NamedTuple):
     fault: Fault
 
 
-class FaultProxy:
+class FaultProxy(LoopThread):
     """Listens on a port of its own, in a thread of its own, until it is closed."""
 
     def __init__(self, target: str = "", *, seed: int = 0, port: int = 0) -> None:
+        super().__init__("fault proxy")
         #: the broker; may be set later, and changed
         self.target = target
         #: None: everything passes
@@ -101,39 +100,13 @@ class FaultProxy:
         self.address = ""
         self.rng = random.Random(seed)
         self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._closing: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="fault proxy", daemon=True)
-        self._thread.start()
-        assert self._ready.wait(_START_S_MAX), "the proxy could not listen"
+        self.start()
 
-    def close(self) -> None:
-        """End every connection and the thread."""
-        if self._thread.is_alive() and self._closing is not None:
-            self._loop.call_soon_threadsafe(self._closing.set)
-            self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        self._closing = asyncio.Event()
+    async def serve(self) -> None:
         server = ConnectionServer(lambda reader, writer: _Link(self, reader, writer).run())
         self.address = await server.start(host="127.0.0.1", port=self._port)
-        self._ready.set()
-        await self._closing.wait()
+        self.started()
+        await self.closed()
         await server.close()
 
     def draw(self, api_key: int, client_id: str) -> Fault | None:
@@ -173,12 +146,11 @@ class _Link:
         self._repeats: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        host, _, port = self._proxy.target.rpartition(":")
-        try:
-            self._broker_reader, self._broker = await asyncio.open_connection(host, int(port))
-        except OSError:
+        dialled = await dial(self._proxy.target)
+        if dialled is None:
             self._client.close()
             return
+        self._broker_reader, self._broker = dialled
         requests = asyncio.ensure_future(_until_gone(self._pass_requests()))
         answers = asyncio.ensure_future(_until_gone(self._pass_answers()))
         try:
