@@ -32,48 +32,20 @@ client that it has not heard of for ``session_timeout_s``; the client learns of 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from math import inf
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from ottla.broker.metadata.store import (
-    ROOT,
-    Changed,
-    Create,
-    Delete,
-    EphemeralParent,
-    Node,
-    NodeExists,
-    NoNode,
-    NotConnected,
-    NotEmpty,
-    Op,
-    OutcomeUnknown,
-    Put,
-    Session,
-    SessionListener,
-    SessionState,
-    StoreClosed,
-    StoreError,
-    VersionConflict,
-    Watcher,
-    Written,
-    check_ops,
-    check_path,
-    check_prefix,
-    is_below,
-    parent_of,
-)
+from ottla.broker.metadata.store import ROOT, Changed, Node, Op, Written
+from ottla.testing.metadata_client import SimulatedStore
+from ottla.testing.metadata_tree import Tree
+
+__all__ = ["SimulatedEnsemble", "SimulatedStore", "Timing"]
 
 #: the range from which a delay is drawn
 Seconds = tuple[float, float]
-
-#: between two messages of one client, because a loop runs timers of the same moment in any order
-_STEP_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +70,18 @@ class SimulatedEnsemble:
     """The servers: one tree, the sessions of the clients, and the network between them."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, rng: Random, *, timing: Timing | None = None,
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rng: Random,
+        *,
+        timing: Timing | None = None,
         trace: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._rng = rng
         self.timing = timing or Timing()
         self._trace = trace
-        self._tree = _Tree()
+        self._tree = Tree()
         #: number of the last applied multi
         self._change = 0
         self._sessions: dict[int, _SessionRecord] = {}
@@ -122,7 +98,7 @@ class SimulatedEnsemble:
         self._lags: dict[str, tuple[float, float]] = {}
         #: earlier trees, with the time and the number of the change that made each, and the change itself, while a
         #: server lags
-        self._past: list[tuple[float, int, _Tree, list[Changed]]] = []
+        self._past: list[tuple[float, int, Tree, list[Changed]]] = []
 
     # -- for tests ------------------------------------------------------------------------------------------------
 
@@ -221,7 +197,7 @@ class SimulatedEnsemble:
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
 
-    def read(self, client: str, work: Callable[[_Tree], Any]) -> tuple[int, Any]:
+    def read(self, client: str, work: Callable[[Tree], Any]) -> tuple[int, Any]:
         """Return the number of the last change that the client's server has applied, and the result of the read."""
         if client not in self._lags:
             return self._change, work(self._tree)
@@ -335,299 +311,6 @@ class SimulatedEnsemble:
             self._trace(f"metadata {text}")
 
 
-class SimulatedStore:
-    """The MetadataStore of one client of a simulated ensemble."""
-
-    watches_are_immediate = False
-
-    def __init__(self, ensemble: SimulatedEnsemble, client: str) -> None:
-        self._ensemble = ensemble
-        self._loop = ensemble.loop
-        self.client = client
-
-        # Session
-        self._session = Session(0, SessionState.SUSPENDED)
-        self._listeners: list[SessionListener] = []
-        #: whether messages pass; the client may not know yet that they do not
-        self.connected = False
-        self._closed = False
-        self._loss_timer: asyncio.TimerHandle | None = None
-
-        # Requests, in the order of the calls
-        #: calls that have not returned
-        self._calls: dict[_Call, None] = {}
-        #: when the ensemble got the last request
-        self.last_request_s = -inf
-        #: time of the last arrival and of the last answer, because both keep their order
-        self._last_arrival_s = 0.0
-        self._last_answer_s = 0.0
-
-        # Watches
-        self._watches: list[tuple[str, Watcher]] = []
-        #: the tree as the watchers know it, and the number of the change that made it so
-        self._seen: dict[str, Node] = {}
-        self._seen_change = 0
-        #: changes on their way to the watchers
-        self._arriving: deque[_Arriving] = deque()
-
-        #: called when a request of this client was applied, and when its answer arrived
-        self.on_message: Callable[[], None] = lambda: None
-
-    # -- MetadataStore --------------------------------------------------------------------------------------------
-
-    @property
-    def session(self) -> Session:
-        return self._session
-
-    def on_session(self, listener: SessionListener) -> Callable[[], None]:
-        listeners = self._listeners
-        listeners.append(listener)
-        return lambda: listeners.remove(listener) if listener in listeners else None
-
-    async def heartbeat(self) -> None:
-        await self._send(_Call(is_barrier=True))
-
-    async def get(self, path: str) -> Node | None:
-        check_path(path)
-        node: Node | None = await self._send(_Call(partial(_Tree.get, path=path)))
-        return node
-
-    async def children(self, path: str) -> tuple[str, ...]:
-        check_prefix(path)
-        names: tuple[str, ...] = await self._send(_Call(partial(_Tree.children, path=path)))
-        return names
-
-    async def load(self, prefix: str) -> dict[str, Node]:
-        check_prefix(prefix)
-        nodes: dict[str, Node] = await self._send(_Call(partial(_Tree.load, prefix=prefix)))
-        return nodes
-
-    async def multi(self, ops: Sequence[Op]) -> Written:
-        check_ops(ops)
-        written: Written = await self._send(_Call(ops=tuple(ops)))
-        return written
-
-    async def watch(self, prefix: str, watcher: Watcher) -> None:
-        check_prefix(prefix)
-        await self._send(_Call(partial(_Tree.load, prefix=ROOT), watch=(prefix, watcher)))
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        try:
-            last = self._send(_Call(closes=True))
-        except NotConnected:
-            self._closed = True
-        else:
-            self._closed = True
-            try:
-                await last
-            except StoreError:
-                pass  # the connection was lost: the session expires by itself
-        self._ensemble.abandon(self)
-        self._session = self._session._replace(state=SessionState.EXPIRED)
-        self.silence()
-
-    # -- messages -------------------------------------------------------------------------------------------------
-
-    def _send(self, call: _Call) -> asyncio.Future[Any]:
-        if self._closed:
-            raise StoreClosed
-        if self._session.state is not SessionState.ESTABLISHED:
-            raise NotConnected
-        call.future = self._loop.create_future()
-        self._calls[call] = None
-        if self.connected:  # a request that is sent during a cut is lost
-            delay_s = self._ensemble.delay(self._ensemble.timing.message_s)
-            self._last_arrival_s = max(self._last_arrival_s + _STEP_S, self._loop.time() + delay_s)
-            call.timer = self._loop.call_at(self._last_arrival_s, self._arrive, call)
-        return call.future
-
-    def requests_on_their_way(self) -> list[_Call]:
-        return [call for call in self._calls if call.timer is not None and not call.arrived]
-
-    def arrive_without_answer(self, call: _Call) -> None:
-        """Apply a request whose connection is being closed."""
-        call.arrived = True
-        try:
-            if call.ops is not None:
-                self._ensemble.multi(self, call.ops)
-        except StoreError:
-            pass  # its answer, a conflict, is lost
-
-    def _arrive(self, call: _Call) -> None:
-        call.arrived = True
-        self.last_request_s = self._loop.time()
-        change = 0
-        result: Any = None
-        try:
-            if call.ops is not None:
-                result = self._ensemble.multi(self, call.ops)
-                if result is None:
-                    self._ensemble.break_connection(self.client)
-                    return
-                change = result.change
-            elif call.closes:
-                self._ensemble.end_session(self)
-            else:
-                change, result = self._ensemble.read(self.client, call.read)
-        except StoreError as error:
-            result = error
-        delay_s = self._ensemble.delay(self._ensemble.timing.message_s)
-        if call.ops is not None or call.is_barrier:
-            delay_s += self._ensemble.lag_of(self.client)
-        self._last_answer_s = max(self._last_answer_s + _STEP_S, self._loop.time() + delay_s)
-        call.timer = self._loop.call_at(self._last_answer_s, self._answer, call, change, result)
-        self.on_message()
-
-    def _answer(self, call: _Call, change: int, result: Any) -> None:
-        self._calls.pop(call, None)
-        self.on_message()
-        if call.ops is not None or call.watch is not None:
-            self._show_changes(change)
-        if call.watch is not None:
-            self._watches.append(call.watch)
-            prefix, _ = call.watch
-            first = [Changed(path, node) for path, node in sorted(self._seen.items()) if is_below(prefix, path)]
-            self._notify([call.watch], first)
-        call.complete(None if call.watch is not None else result)
-
-    # -- watches --------------------------------------------------------------------------------------------------
-
-    def receive_changes(self, change: int, changes: list[Changed]) -> None:
-        """Let the changes of one multi arrive after a delay, behind all earlier ones."""
-        due_s = self._loop.time() + self._ensemble.watch_delay(self.client)
-        if self._arriving:
-            due_s = max(due_s, self._arriving[-1].due_s)
-        self._arriving.append(_Arriving(due_s, change, changes))
-        self._loop.call_at(due_s, self._show_changes, change)
-
-    def receive_tree(self, change: int, tree: dict[str, Node]) -> None:
-        """Let the difference between the tree and the watchers' copy arrive."""
-        changes = [Changed(path, node) for path, node in tree.items() if self._seen.get(path) != node]
-        changes += [Changed(path, None) for path in self._seen if path not in tree]
-        self._arriving.clear()
-        self.receive_changes(change, changes)
-
-    def _show_changes(self, change: int) -> None:
-        """Call the watchers with all changes up to this one, merged."""
-        merged: dict[str, Node | None] = {}
-        while self._arriving and self._arriving[0].change <= change:
-            for path, node in self._arriving.popleft().changes:
-                merged.pop(path, None)
-                merged[path] = node
-        changes = [Changed(path, node) for path, node in merged.items() if self._seen.get(path) != node]
-        for path, node in changes:
-            if node is None:
-                del self._seen[path]
-            else:
-                self._seen[path] = node
-        self._notify(self._watches, changes)
-
-    def _notify(self, watches: list[tuple[str, Watcher]], changes: list[Changed]) -> None:
-        for prefix, watcher in watches:
-            relevant = [change for change in changes if is_below(prefix, change.path)]
-            if relevant:
-                # In an iteration of its own, so that a watcher that raises affects neither other watchers nor callers.
-                self._loop.call_soon(watcher, relevant)
-
-    # -- session --------------------------------------------------------------------------------------------------
-
-    def establish(self, session_id: int) -> None:
-        self.connected = True
-        if self._session.session_id == 0:  # the first session of this store
-            change, nodes = self._ensemble.read(self.client, partial(_Tree.load, prefix=ROOT))
-            self.receive_tree(change, nodes)
-            if self._ensemble.lag_of(self.client):
-                for number, changes in self._ensemble.changes_after(change):
-                    self.receive_changes(number, changes)
-        self._set_session(Session(session_id, SessionState.ESTABLISHED))
-
-    def expire(self) -> None:
-        if self._session.session_id:
-            self._set_session(self._session._replace(state=SessionState.EXPIRED))
-
-    def disconnect(self) -> None:
-        """End the connection; the client does not know it yet. Answers and changes on their way are lost."""
-        self.connected = False
-        self._arriving.clear()
-        for call in self._calls:
-            if call.timer is not None:
-                call.timer.cancel()
-                call.timer = None
-
-    def notice_loss_after(self, seconds: float) -> None:
-        """Suspend the session after this time, and fail the calls that wait for their answers."""
-        if self._loss_timer is not None:
-            self._loss_timer.cancel()
-            self._loss_timer = None
-        if seconds > 0:
-            self._loss_timer = self._loop.call_later(seconds, self._notice_loss)
-        else:
-            self._notice_loss()
-
-    def _notice_loss(self) -> None:
-        self._loss_timer = None
-        if self._session.state is SessionState.ESTABLISHED:
-            self._set_session(self._session._replace(state=SessionState.SUSPENDED))
-        calls, self._calls = list(self._calls), {}
-        for call in calls:
-            call.complete(OutcomeUnknown() if call.ops is not None else NotConnected())
-
-    def silence(self) -> None:
-        """Call nothing of the client any more."""
-        self.connected = False
-        self._closed = True
-        for call in self._calls:
-            if call.timer is not None:
-                call.timer.cancel()
-        if self._loss_timer is not None:
-            self._loss_timer.cancel()
-        self._calls.clear()
-        self._arriving.clear()
-        self._watches.clear()
-        self._listeners.clear()
-
-    def _set_session(self, session: Session) -> None:
-        if session != self._session:
-            self._session = session
-            for listener in self._listeners:
-                self._loop.call_soon(listener, session)
-
-
-class _Arriving(NamedTuple):
-    """The changes of one multi on their way to the watchers of a client."""
-
-    due_s: float
-    change: int
-    changes: list[Changed]
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A call that has not returned: a read, a multi, a watch or the last call of a store."""
-
-    read: Callable[[_Tree], Any] = field(default=lambda tree: None)
-    ops: tuple[Op, ...] | None = None
-    watch: tuple[str, Watcher] | None = None
-    closes: bool = False
-    #: whether the answer waits until the server has applied what came before
-    is_barrier: bool = False
-    future: asyncio.Future[Any] = field(init=False)
-    #: of the request on its way, then of the answer; None if the message is lost
-    timer: asyncio.TimerHandle | None = None
-    #: whether the ensemble has got the request
-    arrived: bool = False
-
-    def complete(self, result: Any) -> None:
-        if self.future.done():  # the caller was cancelled
-            return
-        if isinstance(result, StoreError):
-            self.future.set_exception(result)
-        else:
-            self.future.set_result(result)
-
-
 @dataclass(slots=True, eq=False)
 class _SessionRecord:
     """A session as the ensemble knows it."""
@@ -636,89 +319,3 @@ class _SessionRecord:
     session_id: int
     #: set while the client is not connected
     expiry: asyncio.TimerHandle | None = None
-
-
-class _Tree:
-    """The nodes, and the session that owns each ephemeral one."""
-
-    def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
-        self._owners: dict[str, int] = {}
-        self._child_counts: dict[str, int] = {}
-
-    def copy(self) -> _Tree:
-        """Return a tree with the same nodes, for reads."""
-        twin = _Tree()
-        twin._nodes = dict(self._nodes)
-        return twin
-
-    def get(self, path: str) -> Node | None:
-        return self._nodes.get(path)
-
-    def children(self, path: str) -> tuple[str, ...]:
-        return tuple(sorted(each.rpartition("/")[2] for each in self._nodes if parent_of(each) == path))
-
-    def load(self, prefix: str) -> dict[str, Node]:
-        return {path: node for path, node in sorted(self._nodes.items()) if is_below(prefix, path)}
-
-    def multi(self, ops: Sequence[Op], change: int, session_id: int) -> tuple[Written, list[Changed]]:
-        """Apply all operations or none. Return the new versions and the changes; raise a Conflict."""
-        before: list[tuple[str, Node | None, int | None]] = []
-        versions: list[int | None] = []
-        changes: list[Changed] = []
-        try:
-            for op in ops:
-                old, owner = self._nodes.get(op.path), self._owners.get(op.path)
-                changed = self._apply(op, change, session_id)
-                if changed is not None:
-                    before.append((op.path, old, owner))
-                    changes.append(changed)
-                versions.append(None if changed is None or changed.node is None else changed.node.version)
-        except StoreError:
-            for path, old, owner in reversed(before):
-                self._set(path, old, owner)
-            raise
-        return Written(change, tuple(versions)), changes
-
-    def delete_ephemerals(self, session_id: int) -> list[Changed]:
-        paths = [path for path, owner in self._owners.items() if owner == session_id]
-        for path in paths:
-            self._set(path, None, None)
-        return [Changed(path, None) for path in paths]
-
-    def _apply(self, op: Op, change: int, session_id: int) -> Changed | None:
-        path, old = op.path, self._nodes.get(op.path)
-        if isinstance(op, Create):
-            return self._apply_create(op, change, session_id)
-        if old is None:
-            raise NoNode(path)
-        if op.version not in (None, old.version):
-            raise VersionConflict(path)
-        if isinstance(op, Put):
-            return self._set(path, Node(op.value, old.version + 1, old.created), self._owners.get(path))
-        if isinstance(op, Delete):
-            if self._child_counts.get(path):
-                raise NotEmpty(path)
-            return self._set(path, None, None)
-        return None
-
-    def _apply_create(self, op: Create, change: int, session_id: int) -> Changed:
-        parent = parent_of(op.path)
-        if parent != ROOT and parent not in self._nodes:
-            raise NoNode(parent)
-        if parent in self._owners:
-            raise EphemeralParent(parent)
-        if op.path in self._nodes:
-            raise NodeExists(op.path)
-        return self._set(op.path, Node(op.value, 0, change), session_id if op.ephemeral else None)
-
-    def _set(self, path: str, node: Node | None, owner: int | None) -> Changed:
-        parent = parent_of(path)
-        self._child_counts[parent] = self._child_counts.get(parent, 0) + (node is not None) - (path in self._nodes)
-        self._nodes.pop(path, None)
-        self._owners.pop(path, None)
-        if node is not None:
-            self._nodes[path] = node
-            if owner is not None:
-                self._owners[path] = owner
-        return Changed(path, node)
