@@ -62,14 +62,6 @@ def connect_to(bootstrap: str) -> Callable[[], Cluster]:
     return lambda: Cluster(bootstrap, timeout_s=TIMEOUT_S)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "not within the time"
-        time.sleep(0.05)
-
-
 def visible_rows(
     bootstrap: str, topic: str, partitions: int = PARTITIONS, *, isolation: str = "read_committed"
 ) -> Counter[Row]:

@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from spark_commit_fixtures import PARTITIONS, TIMEOUT_S, Driver, connect_to, rows_of, stage, visible_rows, wait_until
+from spark_commit_fixtures import PARTITIONS, TIMEOUT_S, Driver, connect_to, rows_of, stage, visible_rows
 
+from campaign.processes import wait_until
 from ottla.client.cluster import LATEST, Cluster, Isolation
 from ottla.client.fetching import PartitionReader
 from ottla.client.transactions import TransactionalProducer

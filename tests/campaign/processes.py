@@ -31,7 +31,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def wait_until(
-    condition: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = 60.0, *, poll_s: float = _POLL_S
+    condition: Callable[[], bool],
+    what: str | Callable[[], object] = "the condition is true",
+    timeout_s: float = 120.0,
+    *,
+    poll_s: float = _POLL_S,
 ) -> None:
     """Poll until the condition is true. Raise TimeoutError with ``what`` after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s

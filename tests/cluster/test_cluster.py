@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from campaign.checker import check_replicas
 from campaign.cluster import PausedBrokerProbe
+from campaign.processes import wait_until
 from ottla.testing import ClusterProcess
 
 pytestmark = pytest.mark.broker
@@ -131,13 +132,6 @@ def leader(admin: AdminClient, topic: str, number: int = 0) -> int:
 
 def wait_in_sync(admin: AdminClient, topic: str, count: int) -> None:
     wait_until(lambda: set(isrs(admin, topic)) == {count}, lambda: isrs(admin, topic))
-
-
-def wait_until(condition: Callable[[], bool], describe: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.1)
 
 
 def test_nothing_is_lost_when_the_leader_is_killed(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+from campaign.processes import wait_until
 from ottla.cli.cluster_noun import command
 from ottla.testing import ClusterProcess
 from ottla.testing.process import BrokerProcess
@@ -43,14 +42,6 @@ def create(cluster: ClusterProcess, topic: str, assignment: list[list[int]]) -> 
         for _ in range(10):
             producer.produce(topic, b"v", partition=number)
     assert producer.flush(_DEADLINE_S) == 0
-
-
-def wait_until(is_reached: Callable[[], bool]) -> None:
-    """Return when this is true: brokers show a change a moment after it was made."""
-    deadline = time.monotonic() + _DEADLINE_S
-    while not is_reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def replicas(cluster: ClusterProcess, topic: str) -> list[list[int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from campaign.processes import wait_until
 from ottla.cli.zookeeper_server import ZooKeeperFailed
 from ottla.testing import CLIENTS, ZOOKEEPER, ClusterProcess
 
@@ -32,13 +32,6 @@ def admin(cluster: ClusterProcess) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not reached: {what}"
-        time.sleep(0.05)
-
-
 def in_sync(admin: AdminClient, topic: str) -> bool:
     try:
         (partition,) = admin.list_topics(topic, timeout=_DEADLINE_S).topics[topic].partitions.values()
@@ -50,7 +43,7 @@ def in_sync(admin: AdminClient, topic: str) -> bool:
 def test_other_brokers_accept_records_while_the_leader_is_cut_off(cluster: ClusterProcess, admin: AdminClient) -> None:
     new = NewTopic("moved", 1, replica_assignment=[[2, 3, 1]], config={"min.insync.replicas": "2"})
     admin.create_topics([new])["moved"].result(_DEADLINE_S)
-    wait(lambda: in_sync(admin, "moved"), "all replicas in sync")
+    wait_until(lambda: in_sync(admin, "moved"), "all replicas in sync")
     offsets: list[int | None] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -70,13 +63,13 @@ def test_other_brokers_accept_records_while_the_leader_is_cut_off(cluster: Clust
     produce()
     cluster.heal()
     produce()
-    wait(lambda: in_sync(admin, "moved"), "all replicas in sync after the heal")
+    wait_until(lambda: in_sync(admin, "moved"), "all replicas in sync after the heal")
     assert offsets == [0, 1, 2]
 
 
 def test_client_reaches_no_broker_that_is_cut_off_from_clients(cluster: ClusterProcess, admin: AdminClient) -> None:
     admin.create_topics([NewTopic("reached", 1, 3)])["reached"].result(_DEADLINE_S)
-    wait(lambda: in_sync(admin, "reached"), "all replicas in sync")
+    wait_until(lambda: in_sync(admin, "reached"), "all replicas in sync")
     for broker in cluster.brokers:
         cluster.cut(CLIENTS, broker)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from drivers import Place, Record, Refused, golang
-from drivers.cluster import ClusterState, Described, wait_until
+from drivers.cluster import ClusterState, Described
 from drivers.cluster_admins import DOWNGRADE, UPGRADE, ConfluentAdmin, FranzAdmin, KafkaPythonAdmin, SaramaAdmin
 from drivers.confluent import Confluent
 from drivers.confluent_transactions import ConfluentTransactions
 
+from campaign.processes import wait_until
 from ottla.model.errors import ErrorCode
 from ottla.testing import ClusterProcess
 

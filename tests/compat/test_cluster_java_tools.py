@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from drivers import Place, Record, java_process
-from drivers.cluster import ClusterState, wait_until
+from drivers.cluster import ClusterState
 from drivers.confluent import Confluent
 from drivers.confluent_groups import ConfluentGroups
 from drivers.confluent_transactions import ConfluentTransactions
@@ -25,6 +25,7 @@ from drivers.java_process import (
     JavaProcess,
 )
 
+from campaign.processes import wait_until
 from ottla.testing import ClusterProcess
 
 pytestmark = pytest.mark.foreign

@@ -9,8 +9,7 @@ import base64
 import os
 import re
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from drivers import java_process, secure
 from drivers.java import LATENCY
 from tests.cluster.secure_cluster import SecureClusterProcess
 
+from campaign.processes import wait_until
 from ottla.cli.zookeeper_server import ZooKeeperFailed
 from ottla.model.errors import ErrorCode
 from ottla.security.sasl_client import Sasl, ScramExchange
@@ -40,7 +40,6 @@ MECHANISM = "SCRAM-SHA-512"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
 HOUR_MS = 3_600_000
-_WAIT_S_MAX = 60.0
 
 
 class TokenCluster:
@@ -108,14 +107,6 @@ class TokenLogin(ScramExchange):
         self._first_bare += ",tokenauth=true"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a change of the metadata to reach a broker."""
-    deadline = time.monotonic() + _WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TokenCluster]:
     try:
@@ -126,7 +117,7 @@ def cluster() -> Iterator[TokenCluster]:
         process.create_users()
         cluster = TokenCluster(process)
         for broker in process.brokers:
-            until(lambda broker=broker: cluster.log_in(broker))  # type: ignore[misc]
+            wait_until(lambda broker=broker: cluster.log_in(broker))  # type: ignore[misc]
         yield cluster
         cluster.close()
 
@@ -138,7 +129,7 @@ def token(cluster: TokenCluster) -> Any:
     made = cluster.ask(1, CreateDelegationTokenRequest(renewers=renewers, max_lifetime=-1), 3)
     assert made.error_code == 0, made
     for broker in cluster.process.brokers:
-        until(lambda broker=broker: made.token_id in cluster.described(broker))  # type: ignore[misc]
+        wait_until(lambda broker=broker: made.token_id in cluster.described(broker))  # type: ignore[misc]
     return made
 
 
@@ -147,14 +138,14 @@ def test_token_of_one_broker_is_valid_on_all_until_one_of_them_ends_it(cluster: 
     renewed = cluster.ask(2, RenewDelegationTokenRequest(hmac=token.hmac, renew_period=HOUR_MS), 2)
     assert renewed.error_code == 0
     assert renewed.expiry_timestamp < token.expiry_timestamp
-    until(lambda: cluster.described(3)[token.token_id].expiry_timestamp == renewed.expiry_timestamp)
+    wait_until(lambda: cluster.described(3)[token.token_id].expiry_timestamp == renewed.expiry_timestamp)
     row = cluster.described(3)[token.token_id]
     assert (row.hmac, row.max_timestamp) == (token.hmac, token.max_timestamp)
     assert [renewer.principal_name for renewer in row.renewers] == ["renewer"]
 
     assert cluster.ask(3, ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period=-1), 2).error_code == 0
     for broker in cluster.process.brokers:
-        until(lambda broker=broker: token.token_id not in cluster.described(broker))  # type: ignore[misc]
+        wait_until(lambda broker=broker: token.token_id not in cluster.described(broker))  # type: ignore[misc]
         assert cluster.try_token(broker, token) == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
@@ -191,7 +182,7 @@ def test_java_creates_a_token_on_one_broker_and_uses_renews_and_expires_it_on_ot
         assert match is not None, printed
         token_id, code = match.groups()
         for broker in cluster.process.brokers:
-            until(lambda broker=broker: token_id in cluster.described(broker))  # type: ignore[misc]
+            wait_until(lambda broker=broker: token_id in cluster.described(broker))  # type: ignore[misc]
         by_token.write_text(cluster.java(token_id, code, ' tokenauth="true"'))
         java.at(cluster.address(2))
         arguments = ["--topic", "java-token", "--num-records", "2", "--producer-acks", "all", "--record-size", "10"]
@@ -201,4 +192,4 @@ def test_java_creates_a_token_on_one_broker_and_uses_renews_and_expires_it_on_ot
         assert "expiry" in java.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", code, *with_password)
     finally:
         java.close()
-    until(lambda: token_id not in cluster.described(2))
+    wait_until(lambda: token_id not in cluster.described(2))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,11 +12,11 @@ from click.testing import CliRunner
 from edge_broker import Broker, edge_broker
 from registry_process import RegistryProcess
 
+from campaign.processes import wait_until
 from ottla.cli.main import main
 from ottla.edge.registry.store import StoreSettings, read_up_to
 
 _NUMBERS = itertools.count()
-_DEADLINE_S = 60.0
 SETTINGS = {"exporter.max.exporters": "3", "password.encoder.secret": "of the operator"}
 
 
@@ -67,13 +66,6 @@ def error(registry: RegistryProcess, method: str, path: str, body: Any = None) -
     assert set(answer) == {"error_code", "message"}
     assert answer["message"]
     return status, answer["error_code"]
-
-
-def wait_until(is_true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def fixed(size: int) -> str:

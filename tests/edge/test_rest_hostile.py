@@ -7,12 +7,12 @@ import os
 import re
 import socket
 import struct
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rest_process import RestClient
+
+from campaign.processes import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -216,13 +216,6 @@ def open_files(rest: RestClient) -> int:
 def metric(rest: RestClient, name: str) -> float:
     rows = [line for line in rest.http.get("/metrics").text.splitlines() if line.startswith(name)]
     return sum(float(line.rpartition(" ")[2]) for line in rows)
-
-
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def test_vanished_clients_leave_nothing_behind(rest: RestClient) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 
 import pytest
 
+from campaign.processes import wait_until
 from ottla.testing.proxy import END_TXN, FETCH, Fault, FaultProxy, Faults
 from ottla.testing.raw import Closed, RawClient, request_bytes
 from ottla.wire.messages.end_txn import EndTxnRequest
@@ -70,13 +70,6 @@ def ask(client: RawClient, correlation_id: int) -> bytes:
 
 def always(fault: Fault, delay_s: float = 0.0) -> Faults:
     return Faults(apis={END_TXN}, rate=1.0, kinds=(fault,), delay_s_max=delay_s)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_without_faults_everything_passes(broker: EchoBroker, proxy: FaultProxy) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from campaign.processes import wait_until
 from ottla.testing import BrokerProcess, ClusterProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -18,7 +18,6 @@ from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 _METADATA_V = 12
 _REASSIGN_V = 0
-_WAIT_S_MAX = 60.0
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,3 @@ class ClusterState:
 
     def wait_in_sync(self, name: str, partitions: int) -> list[Described]:
         return self.wait(name, lambda found: len(found) == partitions and all(each.is_in_sync for each in found))
-
-
-def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + _WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {_WAIT_S_MAX:.0f} s: {what()}"
-        time.sleep(0.02)
