@@ -240,11 +240,7 @@ def test_public_part_of_spark_is_allowed(line: str) -> None:
 
 def test_every_metric_is_documented() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    names = {
-        name
-        for path in ("broker/metrics.py", "broker/coordination/metrics.py", "env/metrics.py", "edge/web/metrics.py")
-        for name in re.findall(r'"(ottla_\w+)"', (SOURCE / path).read_text())
-    }
+    names = {name for path in FILES for name in re.findall(r'page\.\w+\(\s*"(ottla_\w+)"', path.read_text())}
     assert names
     for name in names:
         assert f"`{name}`" in page or f"`{name}_total`" in page, name

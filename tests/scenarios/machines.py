@@ -97,11 +97,11 @@ class PartitionMachine:
         except KafkaError as error:
             return f"{event.word}: {error.code.name}"
         self._waiters[event.word] = waiter = Waiter()
-        self._fixture.manager.wait(self._partition, self._partition.until(acks), end, waiter)
+        self._fixture.manager.commits.wait(self._partition, self._partition.until(acks), end, waiter)
         return None
 
     def do_write(self, event: Event) -> None:
-        self._fixture.manager.write_turn()
+        self._fixture.manager.commits.write_turn()
 
     def do_sync(self, event: Event) -> None:
         self._fixture.threads.run()

@@ -32,6 +32,7 @@ CHECKS = {
     "process-failed": "recovery-fails-with-a-traceback",
     "stuck": "replies-leave-before-files-are-written",
     # the state of brokers, while they run
+    "component-state": "fetchers-keep-removed-partitions",
     "epoch-moved-back": "suspended-leader-forgets-its-epoch",
     "high-watermark-moved-back": "high-watermark-moves-back",
     "log-start-moved-back": "truncation-moves-the-log-start",

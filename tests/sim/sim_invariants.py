@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,10 +55,20 @@ class Invariants:
             for host in self._world.hosts.values():
                 if host.is_ready and host.broker is not None:
                     self._sample(host, host.broker.replicas.all())
+                    self._check_components(host)
             if self._world.replication is not None:
                 self._world.replication.sample()
                 self._power_failures = self._world.replication.power_failures
             await asyncio.sleep(_SAMPLE_S)
+
+    def _check_components(self, host: BrokerHost) -> None:
+        """Every component checks its own state: what it refers to, and what it lacks."""
+        assert host.broker is not None
+        try:
+            host.broker.check_invariants()
+        except AssertionError as error:
+            lines = traceback.extract_tb(error.__traceback__)
+            self._say("component-state", f"{host.name}: {lines[-1].name}: {error}")
 
     def _sample(self, host: BrokerHost, partitions: list[Any]) -> None:
         """Check the partitions that have changed since the last sample: a run spends much of its time here."""

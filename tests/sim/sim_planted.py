@@ -20,6 +20,7 @@ from sim_checks import CHECKS
 from sim_log import LogWorld
 from sim_planted_checks import CHECK_PLANTED, LOG_PLANTED
 from sim_planted_cluster import CLUSTER_PLANTED, Replace
+from sim_planted_discards import DISCARDS_PLANTED
 from sim_planted_store import STORE_PLANTED, TOPIC_NAMES_PLANTED
 from sim_profiles import GENERAL
 from sim_world import World
@@ -30,7 +31,7 @@ from campaign.report import CannotRun, Report
 from ottla.broker.cluster.run_start import RunStart
 from ottla.broker.coordinators.runtime import ShardRuntime
 from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.group_commit import GroupCommit
 from ottla.broker.partitions.partition import Partition, Until
 from ottla.broker.transactions.runtime import MarkerWriter
 from ottla.log.log import Log
@@ -55,7 +56,7 @@ def coordinator_replies_before_sync(replace: Replace) -> None:
     """A coordinator replies when its records are written, not when they are synced."""
 
     def wait(self: Any, hosted: Any, waiter: Any) -> None:
-        self._replicas.wait(hosted.partition, Until.WRITTEN, hosted.end_offset, waiter)
+        self._replicas.commits.wait(hosted.partition, Until.WRITTEN, hosted.end_offset, waiter)
 
     replace(ShardRuntime, "_wait", wait)
 
@@ -116,13 +117,13 @@ def stale_leader_epoch_is_accepted(replace: Replace) -> None:
 
 def high_watermark_moves_back(replace: Replace) -> None:
     """The high watermark moves to the synced end after each sync."""
-    original = ReplicaManager._synced
+    original = GroupCommit._synced
 
-    def synced(self: ReplicaManager, partition: Partition, job: SyncJob, error: OSError | None) -> None:
+    def synced(self: GroupCommit, partition: Partition, job: SyncJob, error: OSError | None) -> None:
         original(self, partition, job, error)
         partition.high_watermark = min(partition.high_watermark, max(job.end_offset, partition.log.log_start_offset))
 
-    replace(ReplicaManager, "_synced", synced)
+    replace(GroupCommit, "_synced", synced)
 
 
 def open_transactions_are_readable(replace: Replace) -> None:
@@ -248,6 +249,7 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
         *CHECK_PLANTED,
         *LOG_PLANTED,
         *STORE_PLANTED,
+        *DISCARDS_PLANTED,
     )
 } | CLUSTER_PLANTED
 
@@ -255,11 +257,13 @@ PLANTED: dict[str, Callable[[Replace], None]] = {
 #: the bugs that the simulation of one log finds; a single broker never truncates
 OF_ONE_LOG = {"sync-covers-truncated-bytes", *(each.__name__.replace("_", "-") for each in LOG_PLANTED)}
 #: the bugs that need three brokers
-OF_A_CLUSTER = {*CLUSTER_PLANTED, *(each.__name__.replace("_", "-") for each in STORE_PLANTED)}
+OF_A_CLUSTER = {*CLUSTER_PLANTED, *(each.__name__.replace("_", "-") for each in (*STORE_PLANTED, *DISCARDS_PLANTED))}
 #: how many times as many seeds the bugs need whose situations are rare
 RARE = {"kip-380": 4}
 #: the bugs that need another profile than the general one
-PROFILE_OF = {each.__name__.replace("_", "-"): "topic names" for each in TOPIC_NAMES_PLANTED}
+PROFILE_OF = {each.__name__.replace("_", "-"): "topic names" for each in TOPIC_NAMES_PLANTED} | {
+    "offline-partitions-are-kept": "log directories"
+}
 
 
 class Planted:
@@ -277,6 +281,8 @@ class Planted:
             setattr(owner, name, original)
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
+        if isinstance(owner, type):  # a method may be that of a base class
+            owner = next(each for each in owner.__mro__ if name in each.__dict__)
         original = owner.__dict__[name]
         if isinstance(original, FunctionType) and callable(new):
             _check_parameters(original, new)

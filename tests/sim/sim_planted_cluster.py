@@ -22,7 +22,7 @@ from ottla.broker.metadata.nodes import REGISTERED
 from ottla.broker.metadata.store import Op
 from ottla.broker.metadata.view import ClusterView, LogEnd, PartitionView, TopicView
 from ottla.broker.partitions.follower_fetchers import LeaderFetcher, ReplicaFetchers, _Followed
-from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.transactions.checks import Term, TransactionChecks
 from ottla.model.errors import ErrorCode

@@ -21,6 +21,7 @@ from ottla.broker.metadata.leadership import ops_elect
 from ottla.broker.metadata.nodes import CONTROLLER, CONTROLLER_EPOCH, controller_epoch_json
 from ottla.broker.metadata.store import Check, Create, Delete
 from ottla.broker.metadata.view import NO_LEADER, PartitionView
+from ottla.broker.partitions.follower_logs import FollowerLogs
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.log.folders import Owner
@@ -200,10 +201,10 @@ def truncation_moves_the_log_start(replace: Replace) -> None:
 
 def follower_changes_sealed_batches(replace: Replace) -> None:
     """A follower changes a timestamp in the first batch of a segment some time after it was sealed."""
-    original = ReplicaManager.write_fetched
+    original = FollowerLogs.write
     done = dict[int, None]()
 
-    def write_fetched(self: ReplicaManager, partition: Partition) -> None:
+    def write(self: FollowerLogs, partition: Partition) -> None:
         original(self, partition)
         segments = partition.log.segments
         if len(segments) > 3 and not partition.name.topic.startswith("__") and id(segments[0]) not in done:
@@ -215,12 +216,12 @@ def follower_changes_sealed_batches(replace: Replace) -> None:
             pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
             disk.pwrite(file.fd, bytes(batch), 0)
 
-    replace(ReplicaManager, "write_fetched", write_fetched)
+    replace(FollowerLogs, "write", write)
 
 
 def followers_ignore_the_log_start(replace: Replace) -> None:
     """A follower does not move its log start to that of the leader."""
-    replace(ReplicaManager, "follow_log_start", lambda self, partition, offset: None)
+    replace(FollowerLogs, "follow_log_start", lambda self, partition, offset: None)
 
 
 def appends_skip_an_offset(replace: Replace) -> None:

@@ -133,7 +133,7 @@ class ReplicaHost:
         loop.call_later(0.1, self._tick)
 
     def _write(self) -> bool:
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
         return True
 
     def _handle(self, connection: Any, buffer: Any, view: memoryview, start: int, end: int) -> None:
@@ -175,7 +175,7 @@ class ReplicaHost:
         world, partition = self.world, self.partition
         assert partition is not None
         world.loop.call_later(0.1, self._tick)
-        self.manager.expire_writers()
+        self.manager.commits.expire_writers()
         if partition.role is not Role.LEADER:
             return
         epochs = {number: host.epoch for number, host in world.hosts.items() if host.life is not None}
@@ -198,7 +198,7 @@ class ReplicaHost:
         except KafkaError:
             return
         writer = Writer(self.world, base, data, self.world.loop.time() + 5)
-        self.manager.wait(partition, until, end, writer)
+        self.manager.commits.wait(partition, until, end, writer)
         self.server.ensure_turn()
 
 

@@ -370,14 +370,11 @@ class ReplicationInvariants:
     def _watch_removals(self, host: BrokerHost) -> None:
         """Note the synced ends of replicas that are moved to other brokers: acknowledgements may arrive later."""
         assert host.broker is not None
-        replicas = host.broker.replicas
-        removed = replicas.on_removed
 
-        def note_and_remove(partition: Partition) -> None:
+        def note(partition: Partition) -> None:
             self._synced[host.broker_id, _place(partition)] = partition.log.synced_end_offset
-            removed(partition)
 
-        replicas.on_removed = note_and_remove
+        host.broker.replicas.discards.append(note)
 
     def _extend_committed(self, place: Place) -> None:
         leader = self.store.leader_of(place)

@@ -54,7 +54,7 @@ def test_log_that_could_not_be_flushed_at_a_clean_stop_does_not_count_as_complet
         (place,) = await written(world, min_isr=2, partitions=1)
         host, flush, file = world.hosts[3], Log.flush_files, "/data/t-0/00000000000000000000.log"
         assert host.broker is not None
-        monkeypatch.setattr(host.broker.replicas, "_start_sync", lambda partition: None)
+        monkeypatch.setattr(host.broker.replicas.commits, "start_sync", lambda partition: None)
         await append_until(Client(world, "producer"), place, ["d"])
         await until(lambda: values_on(world, place, 3) == [*VALUES, "d"])
         await stop_others(world, place)

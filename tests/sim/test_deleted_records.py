@@ -158,11 +158,11 @@ def test_only_a_deletion_that_was_asked_for_lets_a_follower_start_after_its_lead
         await until(lambda: {each.high_watermark for each in replicas.values()} == {COUNT})
         assert replication._differing_ends() == []
         ahead = next(number for number in world.hosts if number != leader)
-        managers[ahead].follow_log_start(replicas[ahead], 4)
+        managers[ahead].followers.follow_log_start(replicas[ahead], 4)
         assert len(replication._differing_ends()) == 1, "nothing was to be deleted"
         world.deletions.ask(place, 4)
         assert replication._differing_ends() == []
-        managers[ahead].follow_log_start(replicas[ahead], 5)
+        managers[ahead].followers.follow_log_start(replicas[ahead], 5)
         assert len(replication._differing_ends()) == 1, "more was deleted than asked for"
         world.deletions.ask(place, 6)
         managers[leader].delete_records(replicas[leader], 6)

@@ -15,9 +15,8 @@ from ottla.model.types import Endpoint
 def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
     loop = VirtualLoop()
     syncs: list[tuple[float, str]] = []
-    replicas: Any = SimpleNamespace(
-        sync_fetched=lambda partition: syncs.append((round(loop.time() - START_S, 3), partition))
-    )
+    followers = SimpleNamespace(sync=lambda partition: syncs.append((round(loop.time() - START_S, 3), partition)))
+    replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), discards=[])
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     fetchers = ReplicaFetchers(
         loop=loop, clients=None, replicas=replicas, clock=clock, broker_id=2,  # type: ignore[arg-type]
@@ -45,8 +44,9 @@ def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
 def test_leader_whose_connection_was_closed_counts_as_lost_for_a_second() -> None:
     loop = VirtualLoop()
     endpoint = Endpoint("PLAINTEXT", "a", 1)
+    replicas: Any = SimpleNamespace(commits=SimpleNamespace(), discards=[])
     fetchers = ReplicaFetchers(
-        loop=loop, clients=None, replicas=SimpleNamespace(), clock=SimpleNamespace(wall_ms=None),  # type: ignore[arg-type]
+        loop=loop, clients=None, replicas=replicas, clock=SimpleNamespace(wall_ms=None),  # type: ignore[arg-type]
         broker_id=2, broker_epoch=lambda: 1, settings=lambda: None,  # type: ignore[arg-type,return-value]
     )  # fmt: skip
     fetcher = fetchers._fetchers[endpoint] = LeaderFetcher(fetchers, endpoint)

@@ -24,7 +24,7 @@ def test_log_that_was_never_synced_is_not_lost_when_all_directories_are_back() -
         (place,) = await create_topic(world, "t", partitions=1, **_MIN_ISR)
         broker = world.hosts[2].broker
         assert broker is not None
-        broker.replicas._start_sync = lambda partition: None  # type: ignore[method-assign]
+        broker.replicas.commits.start_sync = lambda partition: None  # type: ignore[method-assign]
         await append_until(Client(world, "producer"), place, VALUES)  # brokers 1 and 3 have synced them
         await until(lambda: values_on(world, place, 2) == VALUES)
         assert places_in(world, 2, "/data") == [place]

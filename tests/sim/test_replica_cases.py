@@ -13,7 +13,7 @@ from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
 
 from ottla.broker.metadata.view import PartitionView
 from ottla.broker.partitions.follower_fetchers import LeaderFetcher, _Followed
-from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
 from ottla.broker.partitions.partition import Partition, Role, Until
 from ottla.log.folders import PartitionSpec
 from ottla.model.errors import ErrorCode
@@ -175,9 +175,9 @@ def test_parked_reader_is_released_when_records_below_the_high_watermark_are_tru
         await case.settle()
         partition, reader = case.partition(2), Reader()
         partition.park(reader, read_committed=False)
-        case.hosts[2].manager.begin_truncations([TruncationRequest(partition, 5)])
+        case.hosts[2].manager.followers.begin_truncations([TruncationRequest(partition, 5)])
         assert (reader.released, partition.high_watermark) == (0, 5)
-        case.hosts[2].manager.begin_truncations([TruncationRequest(partition, 3)])
+        case.hosts[2].manager.followers.begin_truncations([TruncationRequest(partition, 3)])
         assert (reader.released, partition.high_watermark) == (1, 3)
         assert not partition.readers
 
@@ -206,10 +206,10 @@ def test_follower_that_gets_records_syncs_only_if_a_writer_waits_for_it() -> Non
             case.write(1, str(n), Until.COMMITTED)
             await asyncio.sleep(0.01)
         await case.until(lambda: case.end(2) == case.end(3) == 10)
-        assert [case.hosts[n].manager.syncs for n in (1, 2, 3)] == [0, 0, 0]
+        assert [case.hosts[n].manager.commits.syncs for n in (1, 2, 3)] == [0, 0, 0]
         case.write(1, "last", Until.DURABLE)
         await case.until(lambda: len(case.acked) == 11)
-        assert case.hosts[2].manager.syncs + case.hosts[3].manager.syncs >= 1
+        assert case.hosts[2].manager.commits.syncs + case.hosts[3].manager.commits.syncs >= 1
 
     Case(1).run_case(case)
 
@@ -298,7 +298,7 @@ def test_follower_goes_on_when_its_full_disk_has_room_again() -> None:
         await case.until(lambda: case.partition(3).high_watermark == 2)
         assert case.end(2) == 1
         case.hosts[2].disk.heal()
-        case.hosts[2].manager.check_free_space()
+        case.hosts[2].manager.storage.check_free_space()
         await case.settle()
 
     Case(1).run_case(case)

@@ -13,7 +13,7 @@ from sim_planted_cluster import kafka_7164
 from sim_replicas import ReplicaWorld
 
 from ottla.broker.partitions.follower_fetchers import LeaderFetcher, _Followed
-from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
 from ottla.broker.partitions.partition import Partition
 from ottla.wire.replica_fetch import FollowerRow
 
@@ -44,7 +44,7 @@ def plant_truncation_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     add, row = LeaderFetcher.add, _Followed.row
 
     def truncate_and_add(self: LeaderFetcher, partition: Partition) -> None:
-        self._replicas.begin_truncations([TruncationRequest(partition, partition.high_watermark)])
+        self._replicas.followers.begin_truncations([TruncationRequest(partition, partition.high_watermark)])
         add(self, partition)
 
     def without_epoch(self: _Followed, size_bytes_max: int) -> FollowerRow:

@@ -20,10 +20,12 @@ from ottla.broker.cluster.cluster_apis import ClusterApis
 from ottla.broker.cluster.config_apis import ConfigApis
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.cluster.metadata_apis import MetadataApis
+from ottla.broker.cluster.metrics import ClusterMetrics
 from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.component import Component
 from ottla.broker.coordination.coordination import Coordination
 from ottla.broker.coordination.find_coordinator import CoordinatorApis
+from ottla.broker.coordination.metrics import GroupMetrics
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.api import FetchApi
 from ottla.broker.groups.group_apis import GroupApis
@@ -43,9 +45,11 @@ from ottla.broker.produce.api import ProduceApi
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transaction_apis import TransactionApis
 from ottla.broker.validation.dead_letters import DeadLetters
+from ottla.broker.validation.metrics import SchemaMetrics
 from ottla.broker.validation.schema_lookup import SchemaLookups
 from ottla.broker.validation.schema_validation import SchemaValidation
 from ottla.client.async_connections import BrokerClients
+from ottla.env.clock import Clock
 from ottla.log.store import LogStore
 from ottla.net.server import Server
 
@@ -62,8 +66,6 @@ class Parts:
     seen: SeenMetadata
     produce: ProduceApi
     fetch: FetchApi
-    cluster: ClusterApis
-    schemas: SchemaValidation
     lookups: SchemaLookups
 
 
@@ -95,9 +97,8 @@ def build(
         return membership.is_lease_over()
 
     log_moves = _log_moves(environment, metadata, replicas)
-    topics = TopicApis(
-        metadata=metadata, replicas=replicas, clock=clock, log_moves=log_moves, tasks=environment.tasks
-    )  # fmt: skip
+    tasks = environment.tasks
+    topics = TopicApis(metadata=metadata, replicas=replicas, clock=clock, log_moves=log_moves, tasks=tasks)
     coordination = Coordination(
         metadata=metadata, replicas=replicas, topics=topics, loop=loop, clock=clock, wheel=environment.wheel,
         begin_turn=server.ensure_turn, random_bytes=environment.random_bytes, accepted=lambda: server.accepted,
@@ -108,7 +109,7 @@ def build(
         is_lease_over=is_lease_over,
     )  # fmt: skip
     membership = Membership(
-        metadata=metadata, replicas=replicas, loop=loop, clock=clock, tasks=environment.tasks, disk=environment.disk,
+        metadata=metadata, replicas=replicas, loop=loop, clock=clock, tasks=tasks, disk=environment.disk,
         log_store=log_store, endpoints=listening.advertised(), clients=new_clients("broker"), incarnation=incarnation,
         session_s=session_s, role_of=partitions.role_of, roles_changed=coordination.roles_changed, fail=fail,
     )  # fmt: skip
@@ -138,19 +139,20 @@ def build(
         OffsetApis(metadata=metadata, replicas=replicas, loop=loop),
         produce,
         fetch,
-    ]  # fmt: skip
+        SchemaMetrics(metadata=metadata, schemas=schemas, lookups=lookups, inline=replicas.inline_budget),
+    ]
     then = [
         MetadataApis(metadata=metadata, replicas=replicas, topics=topics, clock=clock),
         topics,
         ConfigApis(metadata=metadata),
         cluster,
         membership,
-        *_coordinators(metadata, replicas, topics, coordination),
+        ClusterMetrics(metadata=metadata, replicas=replicas, clock=clock, membership=membership, requests=cluster),
+        *_coordinators(metadata, replicas, topics, coordination, clock),
     ]
     return Parts(
         components=[*first, *then], metadata=metadata, partitions=partitions, membership=membership,
-        coordination=coordination, seen=seen, produce=produce, fetch=fetch, cluster=cluster, schemas=schemas,
-        lookups=lookups,
+        coordination=coordination, seen=seen, produce=produce, fetch=fetch, lookups=lookups,
     )  # fmt: skip
 
 
@@ -192,7 +194,7 @@ def _dead_letters(
 
 
 def _coordinators(
-    metadata: ClusterMetadata, replicas: ReplicaManager, topics: TopicApis, coordination: Coordination
+    metadata: ClusterMetadata, replicas: ReplicaManager, topics: TopicApis, coordination: Coordination, clock: Clock
 ) -> tuple[Component, ...]:
     groups, transactions = coordination.runtime, coordination.transactions
     return (
@@ -206,6 +208,7 @@ def _coordinators(
             markers=coordination.markers, checks=coordination.checks, awaited_commits=coordination.awaited_commits,
             producer_ids=ProducerIds(metadata.store, metadata.broker_id),
         ),
+        GroupMetrics(metadata, replicas, clock, coordination),
     )  # fmt: skip
 
 

@@ -105,21 +105,20 @@ class Broker:
         self._access = Access(authorizer_of(settings), monotonic=env.clock.monotonic)
         self._throttling = Throttling(env.wheel, env.clock.monotonic, loop)
         self._dispatchers: list[Dispatcher] = []
+        self._components: list[Component] = []
         self._metrics = BrokerMetrics(
-            replicas=self.replicas,
             server=self.server,
             latency=latency,
             dispatchers=self._dispatchers,
+            components=self._components,
             settings=self._current_settings,
-            access=self._access,
         )
         self.watch = self._metrics.watch
         self._store: MetadataStore | None = None
-        #: the components; None until the metadata store is open
+        #: None until the metadata store is open
         self.parts: Parts | None = None
-        self._components: list[Component] = []
         #: what components do at the end of a turn
-        self._turn_ends: list[Callable[[], None]] = [self.replicas.write_turn]
+        self._turn_ends: list[Callable[[], None]] = [self.replicas.commits.write_turn]
         #: of the cluster; known when the metadata store is open
         self._secret = b""
         self.endpoints: list[Endpoint] = []
@@ -154,7 +153,6 @@ class Broker:
             secret=lambda: self._secret,
             current_settings=self._current_settings,
         )
-        self._metrics.listeners = listening.security
         listening.bind()
         try:
             if (endpoint := settings.metrics_endpoint) is not None:
@@ -206,7 +204,6 @@ class Broker:
             announce=self._announce,
             fail=self._fail,
         )
-        self._metrics.show(parts, env.clock, self._throttling)
         self.server.on_admitted = self._throttling.admit
         self._secret = await RunStart(
             metadata=metadata,
@@ -218,7 +215,7 @@ class Broker:
             incarnation=incarnation,
             monotonic=env.clock.monotonic,
         ).run()
-        self._components = parts.components
+        self._components.extend(parts.components)
         self._turn_ends = [each.before_replies for each in reversed(parts.components) if _ends_turns(each)]
         metadata.view = ClusterView()
         listening.apply_limits()
@@ -262,6 +259,11 @@ class Broker:
         if changed.broker_settings:
             metadata.apply_dynamic_settings()
         self._announce(changed)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a component contradicts itself or the partitions that are served."""
+        for component in self._components:
+            component.check_invariants()
 
     def _announce(self, changes: ViewChanges) -> None:
         for component in self._components:
@@ -326,10 +328,10 @@ class Broker:
 
     async def _complete_writes(self) -> None:
         """Wait for the syncs of appended batches, so that no request is refused whose records are stored."""
-        self.replicas.write_turn()
+        self.replicas.commits.write_turn()
         loop = self._env.loop
         deadline = loop.time() + _WRITES_S
-        while self.replicas.has_waiting_writers and loop.time() < deadline:
+        while self.replicas.commits.has_waiting_writers and loop.time() < deadline:
             await asyncio.sleep(0.002)
 
     async def abandon(self) -> None:

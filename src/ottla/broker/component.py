@@ -9,6 +9,9 @@ calls
     before_replies     at the end of every turn, before anything is acknowledged, in the reverse order of the list;
                        only if it is overridden
     tick               once a second
+    metrics            for each metrics page: first ``collect_metrics`` and ``metrics`` of all, then
+                       ``detailed_metrics``
+    check_invariants   in simulations, while the broker runs
     complete_requests  when the broker stops, in the reverse order of the list: answer the requests that wait
     stop               when no request is in progress any more, in the reverse order of the list
 
@@ -17,11 +20,12 @@ A component overrides what it needs. To add a feature, write a package with a co
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ottla.broker.metadata.view import ViewChanges
 from ottla.broker.request import RequestContext
+from ottla.env.metrics import Page
 from ottla.wire import Message
 
 ApiHandler = Callable[[Any, RequestContext], Message | Awaitable[Message]]
@@ -60,6 +64,23 @@ class Component:
 
     def tick(self, now: float) -> None:
         """A second has passed; ``now`` is the time of the event loop."""
+
+    async def collect_metrics(self) -> None:
+        """Prepare the figures of a metrics page that take long, or that need the disk."""
+
+    def metrics(self, page: Page) -> Iterator[None]:
+        """Add the figures of this component as a whole to a metrics page. Yield after some milliseconds of work."""
+        return iter(())
+
+    def detailed_metrics(self, page: Page) -> Iterator[None]:
+        """Add the figures of partitions, topics or groups, for which a page may have no room. Yield as ``metrics``."""
+        return iter(())
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the state of this component contradicts itself or the partitions that are served.
+
+        Only the simulator calls this, often.
+        """
 
     async def complete_requests(self) -> None:
         """Answer the requests that wait."""

@@ -13,7 +13,7 @@ from tests.unit.log.log_fixtures import NOW, batch, stored
 from tests.unit.log.txn_fixtures import txn_batch
 
 from ottla.broker.metadata.view import PartitionView
-from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, InvalidSettings
@@ -54,8 +54,8 @@ class RackFixture(LeaderFixture):
         """Append batches of the leader, as the fetcher of this broker does."""
         for each in batches:
             data = stored(each, self.partition.log.log_end_offset, self.partition.leader_epoch)
-            self.manager.append_fetched(self.partition, memoryview(data), NOW)
-        self.manager.write_fetched(self.partition)
+            self.manager.followers.append(self.partition, memoryview(data), NOW)
+        self.manager.followers.write(self.partition)
         self.partition.follow_high_watermark(high_watermark)
 
 
@@ -220,7 +220,7 @@ def test_start_of_an_earlier_leadership_does_not_matter_to_a_follower(fixture: R
     fixture.commit()
     fixture.lead(fixture.partition, EPOCH + 1)
     fixture.follow(epoch=EPOCH + 2)
-    fixture.manager.begin_truncations([TruncationRequest(fixture.partition, 1)])
+    fixture.manager.followers.begin_truncations([TruncationRequest(fixture.partition, 1)])
     assert fixture.read("a", offset=0).row.error_code == 0
 
 
@@ -252,8 +252,8 @@ def test_follower_reports_that_its_log_starts_later(fixture: RackFixture) -> Non
     reported: list[object] = []
     fixture.follow()
     fixture.copy(batch(2), batch(2), high_watermark=4)
-    fixture.manager.on_follower_changed = reported.append
-    fixture.manager.follow_log_start(fixture.partition, 2)
+    fixture.manager.commits.on_follower_changed = reported.append
+    fixture.manager.followers.follow_log_start(fixture.partition, 2)
     assert reported == [], "only a synced log start counts"
     fixture.threads.run()
     assert reported == [fixture.partition]

@@ -105,7 +105,7 @@ class SessionFixture(FetchFixture):
 
     def write(self, partition: Partition, count: int = 1) -> None:
         self.append(partition, batch(count))
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
 
     @property
     def registered(self) -> int:
@@ -352,7 +352,7 @@ class Model:
     def step(self) -> None:
         choices = (self.write, self.write, self.send, self.end, self.delete_records, self.delete_or_create, self.fetch)
         self.random.choice((*choices, self.fetch, self.fetch_little, self.wait, self.wait))()
-        self.fixture.manager.write_turn()
+        self.fixture.manager.commits.write_turn()
         self.check_waiting()
 
     def any_place(self) -> Place:

@@ -31,7 +31,7 @@ def metrics_of(leader: LeaderFixture) -> dict[str, float]:
         metadata=make_metadata(make_view(), store=store), replicas=leader.manager, clock=leader.clock,
         membership=membership, requests=UNUSED,
     ), Page(1000)  # fmt: skip
-    for _ in [*metrics._count_replicas(page), *metrics.partition_steps(page)]:
+    for _ in [*metrics._count_replicas(page), *metrics.detailed_metrics(page)]:
         pass
     lines = [line for piece in page.pieces() for line in piece.decode().splitlines()]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}

@@ -38,7 +38,7 @@ class LeaderFixture(FetchFixture):
 
     def write(self, partition: Partition, count: int = 1) -> None:
         self.append(partition, batch(count))
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
 
     def send(
         self, rows: dict[Partition, FollowerRow] | None = None, *, replica_id: int = 2, replica_epoch: int = 100,
@@ -88,7 +88,7 @@ def row(
 
 def waiter(leader: LeaderFixture, end_offset: int, until: Until = Until.COMMITTED) -> Waiter:
     waiting = Waiter()
-    leader.manager.wait(leader.partition, until, end_offset, waiting)
+    leader.manager.commits.wait(leader.partition, until, end_offset, waiting)
     return waiting
 
 
@@ -219,7 +219,7 @@ def test_parked_fetch_wakes_when_records_are_written(leader: LeaderFixture) -> N
     assert parked.slot.reply is None
     leader.append(partition, batch(2))
     assert parked.slot.reply is None
-    leader.manager.write_turn()
+    leader.manager.commits.write_turn()
     (read,) = leader.reply(parked).rows
     assert read.records
     assert partition.high_watermark == 0
@@ -229,7 +229,7 @@ def test_fetch_that_parks_between_append_and_write_wakes(leader: LeaderFixture) 
     leader.append(leader.partition, batch(2))
     parked = leader.send({leader.partition: row(0)}, full=True)
     assert parked.slot.reply is None
-    leader.manager.write_turn()
+    leader.manager.commits.write_turn()
     assert leader.reply(parked).rows[0].records
 
 

@@ -39,7 +39,7 @@ def test_produce_that_waits_when_the_leader_changes_gets_the_new_one(
     request = produce_request(*(("orders", number, SMALL) for number in range(partitions)), acks=-1)
     frame = bytearray(request_bytes(request, VERSION, 7, "test"))
     api.handle(connection, frame, memoryview(frame), 0, len(frame), VERSION, 7)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     (slot,) = connection.slots
     assert slot.data is None
     for each in led:

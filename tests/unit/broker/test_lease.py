@@ -222,13 +222,13 @@ def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -
             written.append([f"{topic}-{number}" for topic in numbers for number in numbers[topic]])
 
         replicas: Any = membership._replicas
-        replicas.failed = {}
+        replicas.storage = SimpleNamespace(offline={})
         membership._tasks, membership._session_s, membership._is_reporting = Tasks(), 6.0, False
         membership._mark_offline = mark_offline  # type: ignore[method-assign]
         membership._failed_dirs = SimpleNamespace(run_of=lambda log: -1)  # type: ignore[assignment]
         membership._report_offline()
         assert not membership._is_reporting
-        replicas.failed = [SimpleNamespace(name=("t", 0), log=None)]
+        replicas.storage.offline = [SimpleNamespace(name=("t", 0), log=None)]
         membership._report_offline()
         membership._report_offline()
         await asyncio.sleep(0)
@@ -260,7 +260,7 @@ def test_stop_waits_for_syncs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, 
     if not completes:
         monkeypatch.setattr("ottla.broker.broker._WRITES_S", 0.05)
 
-    class Replicas:
+    class Commits:
         looks = 0
         written = False
 
@@ -272,15 +272,17 @@ def test_stop_waits_for_syncs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, 
             self.looks += 1
             return not completes or self.looks < 4
 
-    async def main() -> Replicas:
+    async def main() -> Commits:
         broker: Any = Broker.__new__(Broker)
-        broker._env, broker.replicas = SimpleNamespace(loop=asyncio.get_running_loop()), Replicas()
+        commits = Commits()
+        broker._env = SimpleNamespace(loop=asyncio.get_running_loop())
+        broker.replicas = SimpleNamespace(commits=commits)
         await broker._complete_writes()
-        return cast("Replicas", broker.replicas)
+        return commits
 
-    replicas = asyncio.run(main())
-    assert replicas.written
-    assert replicas.looks == 4 or not completes
+    commits = asyncio.run(main())
+    assert commits.written
+    assert commits.looks == 4 or not completes
 
 
 def test_broker_that_was_started_again_is_probed_with_its_new_registration(membership: MembershipFixture) -> None:

@@ -121,7 +121,7 @@ class ProduceFixture(ManagerFixture):
 
     def answers(self) -> list[list[tuple[int, int]]]:
         """(error code, base offset) of each partition, for each reply that is there."""
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
         found = []
         for slot in self.connection.slots:
             assert slot.data is not None

@@ -118,7 +118,9 @@ class Fixture:
     @property
     def outcomes(self) -> dict[str, int]:
         assert self.broker.broker.parts is not None
-        return {name: count for name, count in self.broker.broker.parts.schemas.records.items() if count}
+        return {
+            name: count for name, count in self.broker.broker.parts.produce._opened._schemas.records.items() if count
+        }
 
 
 def run(

@@ -144,7 +144,7 @@ class ProducerFixture(ManagerFixture):
     async def answers(self, version: int) -> list[ErrorCode]:
         """Return the error codes of the latest reply."""
         for _ in range(3):
-            self.manager.write_turn()
+            self.manager.commits.write_turn()
             await settle()
         reply = read_answer(self.connection.slots[-1].data[4:], 0, version, 7)
         return [ErrorCode(row.error_code) for each in reply.responses for row in each.partition_responses]

@@ -52,7 +52,7 @@ class TwoCoordinators:
             await self.b.turn_disk()
 
     def _copy(self, source: TransactionRuntimeFixture, target: TransactionRuntimeFixture) -> None:
-        source.manager.write_turn()
+        source.manager.commits.write_turn()
         offset = target.state.log.log_end_offset
         while offset < source.state.log.log_end_offset:
             region = source.state.log.read(offset, 1 << 20, source.state.log.written_end_offset, at_least_one=True)
@@ -60,7 +60,7 @@ class TwoCoordinators:
             records = memoryview(region.read())
             _, offset = target.state.log.append_as_follower(records, leader_epoch=self.epoch, now_ms=1)
         # Written at the end of the turn in which it becomes leader: the coordinator must wait for that.
-        target.manager._pending[target.state.log] = None
+        target.manager.commits.pending[target.state.log] = None
 
     def ask(self, broker: TransactionRuntimeFixture, name: str, request: Any, version: int, connection: int) -> Any:
         unused = SimpleNamespace(expect=lambda *_: None, note_arrived=lambda _: None)

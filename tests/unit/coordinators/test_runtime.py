@@ -117,7 +117,7 @@ class RuntimeFixture(ManagerFixture):
         )
 
     def turn(self) -> None:
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
 
     @property
     def committed(self) -> int | None:
@@ -258,7 +258,7 @@ async def test_slow_disk_is_a_timeout_and_the_commit_stays(fixture: RuntimeFixtu
     answer = fixture.commit(7)
     fixture.turn()
     fixture.clock.now += 6
-    fixture.manager.expire_writers()
+    fixture.manager.commits.expire_writers()
     assert code_of(answer) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert fixture.committed == 7
     fixture.threads.run()
@@ -374,7 +374,7 @@ async def test_comparison_of_the_only_replica_that_cannot_be_read_is_counted_and
     _commit_durably(fixture, 7)
     fixture.disk.fail("read", errno.EIO, times=None)
     assert await fixture.runtime.verify() == 0
-    assert fixture.manager.read_errors == 1
+    assert fixture.manager.storage.read_errors == 1
     assert fixture.committed == 7
     fixture.disk.heal()
     assert await fixture.runtime.verify() == 0
@@ -386,7 +386,7 @@ async def test_comparison_that_cannot_read_the_log_makes_another_replica_coordin
     _add_replica_in_sync(fixture.partition)
     fixture.disk.fail("read", errno.EIO, times=None)
     assert await fixture.runtime.verify() == 0
-    assert fixture.partition.offline and list(fixture.manager.failed) == [fixture.partition]
+    assert fixture.partition.offline and list(fixture.manager.storage.offline) == [fixture.partition]
     assert code_of(fixture.commit(8)) == ErrorCode.NOT_COORDINATOR
     assert not fixture.runtime.is_loading
 
@@ -420,7 +420,7 @@ async def test_load_that_cannot_read_the_log_makes_another_replica_coordinator(f
     fixture.fixture.disk.fail("read", errno.EIO, times=None)
     async with asyncio.timeout(60):
         await loaded(again)
-    assert partition.offline and list(manager.failed) == [partition]
+    assert partition.offline and list(manager.storage.offline) == [partition]
     answer = again.run("g", lambda *_: None, same_message, refuse)  # type: ignore[arg-type, return-value]
     assert code_of(answer) == ErrorCode.NOT_COORDINATOR
 

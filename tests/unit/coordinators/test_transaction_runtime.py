@@ -63,7 +63,7 @@ class TransactionRuntimeFixture(ManagerFixture):
     async def turn_disk(self) -> None:
         """Whatever is pending is written and synced, and what follows from it too."""
         for _ in range(10):
-            self.manager.write_turn()
+            self.manager.commits.write_turn()
             self.threads.run()
             await asyncio.sleep(0)
 
@@ -87,9 +87,9 @@ def test_outcome_that_reaches_the_disk_late_is_carried_out_all_the_same(tmp_path
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
         answer = fixture.commit()
-        fixture.manager.write_turn()  # written; the sync has not come back yet
+        fixture.manager.commits.write_turn()  # written; the sync has not come back yet
         fixture.clock.now += 6  # offsets.commit.timeout.ms is five seconds
-        fixture.manager.expire_writers()
+        fixture.manager.commits.expire_writers()
         assert answer.result().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert (fixture.x, fixture.markers.written) == (TransactionState.PREPARE_COMMIT, 0)
         await fixture.turn_disk()
@@ -128,7 +128,7 @@ def test_marker_whose_write_fails_is_reported_and_tried_again(tmp_path: Path) ->
         assert fixture.lost == ["orders-0"]
         assert fixture.x == TransactionState.PREPARE_COMMIT
         fixture.disk.heal()
-        fixture.manager.check_free_space()
+        fixture.manager.storage.check_free_space()
         for _, timer in fixture.wheel.timers:
             timer.expire()
         await fixture.turn_disk()
@@ -144,7 +144,7 @@ def test_complete_that_is_refused_is_tried_again(tmp_path: Path) -> None:
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
         fixture.commit()
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         fixture.threads.run()
         fixture.state.set_room(False)
         await fixture.turn_disk()
@@ -165,7 +165,7 @@ def test_transaction_ends_if_its_markers_are_durable_when_the_next_leader_epoch_
         fixture = TransactionRuntimeFixture(tmp_path)
         await fixture.begin()
         fixture.commit()
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         fixture.threads.run()
         fixture.manager.apply_state(fixture.state, replace(ONLY_REPLICA, leader_epoch=1))
         await fixture.turn_disk()
@@ -250,10 +250,10 @@ def test_transaction_ends_in_two_turns_where_the_page_cache_is_enough(tmp_path: 
         fixture = TransactionRuntimeFixture(tmp_path, {"flush.acks.all": "false"})
         await fixture.begin()
         answer = fixture.commit()
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         assert answer.result().error_code == ErrorCode.NONE
         await asyncio.sleep(0)
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         assert (fixture.x, fixture.markers.written) == (TransactionState.COMPLETE_COMMIT, 1)
         assert fixture.state.log.written_end_offset == fixture.state.log.log_end_offset
         assert fixture.orders.log.written_end_offset == fixture.orders.log.log_end_offset
@@ -344,7 +344,7 @@ def test_request_waits_on_when_complete_could_not_be_appended(tmp_path: Path) ->
         await fixture.begin()
         fixture.commit()
         waits = asyncio.ensure_future(fixture.runtime.wait_for_markers("x"))
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         fixture.threads.run()
         fixture.state.set_room(False)
         await fixture.turn_disk()

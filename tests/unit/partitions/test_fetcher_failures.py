@@ -44,7 +44,8 @@ def test_connection_to_a_leader_is_opened_again_after_an_unexpected_exception(
 
     async def scenario() -> None:
         clients: Any = _Clients()
-        replicas: Any = SimpleNamespace(write_fetched=lambda partition: None)
+        followers = SimpleNamespace(write=lambda partition: None)
+        replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), discards=[])
         clock: Any = SimpleNamespace(wall_ms=lambda: 0)
         settings: Any = None
         fetchers = ReplicaFetchers(
@@ -73,10 +74,12 @@ def test_failure_that_is_repeated_is_logged_once_until_records_are_copied_again(
 ) -> None:
     async def scenario() -> None:
         clients: Any = _NoConnection()
-        replicas: Any = SimpleNamespace(
-            write_fetched=lambda partition: None, sync_fetched=lambda partition: None,
+        followers = SimpleNamespace(
+            write=lambda partition: None,
+            sync=lambda partition: None,
             follow_log_start=lambda partition, offset: None,
-        )  # fmt: skip
+        )
+        replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), discards=[])
         clock: Any = SimpleNamespace(wall_ms=lambda: 0)
         fetchers = ReplicaFetchers(
             loop=asyncio.get_running_loop(), clients=clients, replicas=replicas, clock=clock, broker_id=1,

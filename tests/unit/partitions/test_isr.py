@@ -8,8 +8,8 @@ import pytest
 from tests.unit.log.log_fixtures import batch, sync, write
 from tests.unit.partitions.test_partition import new_partition, state
 
+from ottla.broker.partitions.group_commit import AwaitedWrite
 from ottla.broker.partitions.isr import Limits, may_lead_again_without_store, may_lead_without_store, wanted_isr
-from ottla.broker.partitions.manager import AwaitedWrite
 from ottla.broker.partitions.partition import Partition, Until
 
 LAG_S = 10.0

@@ -15,8 +15,8 @@ from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, spec
 from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.partitions.test_replica_manager import LED_BY_ANOTHER, ManagerFixture
 
+from ottla.broker.partitions.follower_logs import TruncationRequest
 from ottla.broker.partitions.log_moves import LogMoves
-from ottla.broker.partitions.manager import TruncationRequest
 from ottla.broker.partitions.partition import Partition
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode
@@ -63,7 +63,7 @@ class MoveFixture(ManagerFixture):
     def write(self, count: int = 1) -> None:
         for _ in range(count):
             self.append(self.partition, batch())
-            self.manager.write_turn()
+            self.manager.commits.write_turn()
 
     def prepare(self, count: int = 6) -> None:
         """Write batches, and wait until no thread works for their segments."""
@@ -135,12 +135,12 @@ def test_produces_that_wait_for_a_sync_are_answered(fixture: MoveFixture) -> Non
     waiters = []
     for _ in range(8):
         waiters.append(fixture.produce(fixture.partition, batch(), acks=-1))
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         fixture.step()
     fixture.run()
     assert fixture.fixture.store.dir_of(fixture.partition.log) is fixture.second
     waiters.append(fixture.produce(fixture.partition, batch(), acks=-1))
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.run()
     assert [waiter.answers for waiter in waiters] == [[0]] * 9
 
@@ -153,7 +153,7 @@ def test_producers_transactions_epochs_and_log_start_move_too(fixture: MoveFixtu
     manager.append_marker(partition, 7, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
     data = bytearray(txn_batch(pid=8, sequence=0))
     manager.append(partition, data, memoryview(data), 0, len(data), NOW, transactional=True)
-    manager.write_turn()
+    manager.commits.write_turn()
     fixture.run()
     manager.delete_records(partition, 1)
     fixture.run()
@@ -187,7 +187,7 @@ def test_truncation_begins_the_copy_again(fixture: MoveFixture) -> None:
     fixture.step()
     assert fixture.moves.copies(fixture.second)[0].log.log_end_offset == 4
     fixture.manager.apply_state(fixture.partition, LED_BY_ANOTHER)
-    fixture.manager.begin_truncations([TruncationRequest(fixture.partition, 2)])
+    fixture.manager.followers.begin_truncations([TruncationRequest(fixture.partition, 2)])
     state = type(LED_BY_ANOTHER)(leader=1, leader_epoch=4, replicas=(1,), isr=(1,), partition_epoch=1)
     fixture.manager.apply_state(fixture.partition, state)
     fixture.write(5)
@@ -282,11 +282,11 @@ def _move(fixture: MoveFixture) -> None:
     while not fixture.threads.jobs:
         fixture.step()
     fixture.write()
-    fixture.manager.sync_in_background(fixture.partition)
+    fixture.manager.commits.sync_in_background(fixture.partition)
     fixture.run()
     assert fixture.fixture.store.dir_of(fixture.partition.log) is fixture.second
     fixture.write(2)
-    fixture.manager.sync_in_background(fixture.partition)
+    fixture.manager.commits.sync_in_background(fixture.partition)
     fixture.run()
 
 
@@ -296,7 +296,7 @@ def _prepared(path: Path) -> MoveFixture:
     fixture = MoveFixture(path)
     fixture.append(fixture.partition, batch(3))
     fixture.write(5)
-    fixture.manager.sync_in_background(fixture.partition)
+    fixture.manager.commits.sync_in_background(fixture.partition)
     fixture.run()
     fixture.manager.delete_records(fixture.partition, 1)
     fixture.manager.store.write_checkpoints(fixture.manager.high_watermarks(), sync=True)

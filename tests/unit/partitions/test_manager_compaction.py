@@ -11,6 +11,7 @@ from tests.unit.log.log_fixtures import NOW, contents, sync
 from tests.unit.log.store_fixtures import spec
 from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
+from ottla.broker.partitions.log_upkeep import LogUpkeep
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.env.clock import SystemClock
@@ -34,7 +35,7 @@ def fixture(tmp_path: Path) -> ManagerFixture:
 def fill(fixture: ManagerFixture, partition: Partition, dirty: int = 4) -> None:
     for number in range(dirty):
         fixture.append(partition, pairs_batch((b"key", b"value %d" % number)))
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
         partition.log.roll()
     fixture.threads.run()
 
@@ -46,47 +47,47 @@ def values(log: Log) -> list[bytes | None]:
 def test_dirtiest_log_is_compacted_first_and_one_at_a_time(fixture: ManagerFixture) -> None:
     first, second = (fixture.add(number, settings=compacted(min_cleanable_dirty_ratio=0.1)) for number in range(2))
     fill(fixture, first, 6)
-    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
     fixture.threads.run()
     fill(fixture, first, 1)
     fill(fixture, second)
-    assert fixture.manager.maybe_compact(NOW, SETTINGS)
-    assert fixture.manager.maybe_compact(NOW, SETTINGS), "one is under way"
+    assert LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
+    assert LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS), "one is under way"
     fixture.threads.run()
     assert values(second.log) == [b"value 3"]
     assert len(values(first.log)) == 2
-    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
     fixture.threads.run()
     assert values(first.log) == [b"value 0"]
-    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
 
 
 def test_topics_that_are_not_compacted_are_left_alone(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fill(fixture, partition)
-    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
 
 
 def test_cleaner_can_be_switched_off(fixture: ManagerFixture) -> None:
     fill(fixture, fixture.add(settings=compacted()))
-    assert not fixture.manager.maybe_compact(NOW, BrokerSettings.parse({"log.cleaner.enable": "false"}))
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW, BrokerSettings.parse({"log.cleaner.enable": "false"}))
 
 
 def test_nothing_is_compacted_where_there_is_no_room_for_it(fixture: ManagerFixture) -> None:
     fill(fixture, fixture.add(settings=compacted()))
     fixture.disk.free = 100
-    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
 
 
 def test_quiet_log_is_rolled_and_compacted_when_its_records_are_due(fixture: ManagerFixture) -> None:
     partition = fixture.add(settings=compacted(max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1))
     for number in range(3):
         fixture.append(partition, pairs_batch((b"key", b"value %d" % number)))
-    fixture.manager.write_turn()
-    assert not fixture.manager.maybe_compact(NOW + 1000, SETTINGS)
-    assert not fixture.manager.maybe_compact(NOW + 1001, SETTINGS), "rolled, and not on disk yet"
+    fixture.manager.commits.write_turn()
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW + 1000, SETTINGS)
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW + 1001, SETTINGS), "rolled, and not on disk yet"
     fixture.threads.run()
-    assert fixture.manager.maybe_compact(NOW + 1001, SETTINGS)
+    assert LogUpkeep(fixture.manager).maybe_compact(NOW + 1001, SETTINGS)
     fixture.threads.run()
     assert values(partition.log) == [b"value 2"]
 
@@ -96,9 +97,9 @@ def test_log_with_a_damaged_batch_is_not_tried_again(fixture: ManagerFixture) ->
     fill(fixture, partition)
     segment = partition.log.segments[0]
     fixture.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 2)
-    assert fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
     fixture.threads.run()
-    assert not fixture.manager.maybe_compact(NOW, SETTINGS)
+    assert not LogUpkeep(fixture.manager).maybe_compact(NOW, SETTINGS)
     assert not partition.offline
 
 
@@ -127,7 +128,7 @@ def test_process_compacts_a_large_log_while_the_loop_goes_on(tmp_path: Path, mon
             pairs = [(b"key %d" % ((number + n) % 500), b"%d" % number * 30) for n in range(50)]
             buffer = bytearray(pairs_batch(*pairs))
             manager.append(partition, buffer, memoryview(buffer), 0, len(buffer), NOW)
-            manager.write_turn()
+            manager.commits.write_turn()
             expected.update(pairs)
 
         for number in range(100):
@@ -136,7 +137,7 @@ def test_process_compacts_a_large_log_while_the_loop_goes_on(tmp_path: Path, mon
         sync(partition.log)
         await threads.drain()
         before = partition.log.size_bytes
-        assert manager.maybe_compact(NOW, SETTINGS)
+        assert LogUpkeep(manager).maybe_compact(NOW, SETTINGS)
         number = 100
         async with asyncio.timeout(30):
             while manager.compactor.busy:

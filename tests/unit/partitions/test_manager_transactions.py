@@ -43,7 +43,7 @@ class TransactionFixture(ManagerFixture):
         )
 
     def turn(self) -> None:
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
 
     def park(self, *, read_committed: bool) -> Poll:
         poll = Poll()
@@ -86,8 +86,8 @@ def test_writer_of_a_marker_is_answered_when_it_is_in_the_file(fixture: Transact
     fixture.send()
     _, end = fixture.end()
     written, synced = Waiter(), Waiter()
-    fixture.manager.wait(fixture.partition, Until.WRITTEN, end, written)
-    fixture.manager.wait(fixture.partition, Until.DURABLE, end, synced)
+    fixture.manager.commits.wait(fixture.partition, Until.WRITTEN, end, written)
+    fixture.manager.commits.wait(fixture.partition, Until.DURABLE, end, synced)
     fixture.turn()
     assert (written.answers, synced.answers) == ([0], [])
     fixture.threads.run()
@@ -226,7 +226,7 @@ def test_marker_on_a_broken_disk_takes_the_directory_offline(fixture: Transactio
     fixture.turn()
     _, end = fixture.end(commit=False)
     waiter = Waiter()
-    fixture.manager.wait(fixture.partition, Until.WRITTEN, end, waiter)
+    fixture.manager.commits.wait(fixture.partition, Until.WRITTEN, end, waiter)
     fixture.disk.fail("write", errno.EIO)
     fixture.turn()
     assert waiter.answers == [ErrorCode.KAFKA_STORAGE_ERROR]
@@ -247,7 +247,7 @@ def test_marker_on_a_full_disk_is_refused_and_the_transaction_stays_open(fixture
     with pytest.raises(StorageError):
         fixture.end()
     fixture.disk.heal()
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     fixture.end()
     fixture.turn()
     assert fixture.partition.last_stable_offset == 2

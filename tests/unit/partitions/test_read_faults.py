@@ -14,6 +14,7 @@ from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, FakeClock, Waiter
 
+from ottla.broker.partitions.log_upkeep import LogUpkeep
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Until
 from ottla.log.folders import PartitionSpec
@@ -55,8 +56,8 @@ class Fixture:
             partition, buffer, memoryview(buffer), 0, len(buffer), NOW, transactional=in_transaction
         )
         waiter = Waiter()
-        self.manager.wait(partition, Until.DURABLE, end, waiter)
-        self.manager.write_turn()
+        self.manager.commits.wait(partition, Until.DURABLE, end, waiter)
+        self.manager.commits.write_turn()
         self.threads.run()
         if waiter.answers != [0]:
             assert waiter.answers == [ErrorCode.KAFKA_STORAGE_ERROR]
@@ -64,7 +65,7 @@ class Fixture:
 
     def abort(self, partition: Partition, pid: int) -> None:
         self.manager.append_marker(partition, pid, 0, commit=False, coordinator_epoch=0, now_ms=NOW)
-        self.manager.write_turn()
+        self.manager.commits.write_turn()
 
     def use(self, partition: Partition, pid: int) -> list[Callable[[], object]]:
         """Everything that clients and housekeeping do with a partition. Read errors may reach the caller as OSError."""
@@ -81,12 +82,12 @@ class Fixture:
                 offset += 5
 
         return [
-            lambda: self.manager.apply_retention(partition, NOW),
+            lambda: LogUpkeep(self.manager).apply_retention(partition, NOW),
             fetch,
             lambda: its_log.offset_for_timestamp(NOW - 500, partition.high_watermark),
             its_log.newest_timestamp,
             lambda: its_log.producers.entries,
-            lambda: self.manager.maybe_compact(NOW, SETTINGS),
+            lambda: LogUpkeep(self.manager).maybe_compact(NOW, SETTINGS),
             self.threads.run,
             lambda: self.produce(partition, txn_batch(b"a", b"b", pid=pid), in_transaction=True),
             lambda: self.abort(partition, pid),
@@ -189,7 +190,7 @@ def test_index_that_cannot_be_read_is_rebuilt_by_retention(tmp_path: Any) -> Non
     disk.fail("read_file", errno.EIO, path=".timeindex", times=None)
     fixture = Fixture(disk, path)
     segments = len(fixture.bad.log.segments)
-    fixture.manager.apply_retention(fixture.bad, NOW)
+    LogUpkeep(fixture.manager).apply_retention(fixture.bad, NOW)
     assert len(fixture.bad.log.segments) < segments
     assert not fixture.bad.offline and not fixture.store_fixtures.store.dirs[0].offline
 
@@ -222,7 +223,7 @@ def test_batch_of_a_partition_whose_files_cannot_be_read_is_refused_and_counted(
     disk.fail("read", errno.EIO, path="bad-0", times=None)
     with pytest.raises(StorageError):
         fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
-    assert fixture.manager.read_errors == 1
+    assert fixture.manager.storage.read_errors == 1
     disk.heal()
     fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
     assert fixture.bad.high_watermark == 17
@@ -233,10 +234,10 @@ def test_partition_with_other_replicas_in_sync_goes_offline_after_a_read_error(t
     disk = booted(filled(path, DELETED), path, clean=True, settings_of_bad=DELETED)
     fixture = Fixture(disk, path)
     fixture.bad.isr = (fixture.bad.broker_id, 7)
-    fixture.manager.note_read_error(fixture.bad.name, OSError(errno.EMFILE, "too many open files"))
+    fixture.manager.storage.note_read_error(fixture.bad.name, OSError(errno.EMFILE, "too many open files"))
     assert not fixture.bad.offline, "the disk is in order"
-    fixture.manager.note_read_error(fixture.bad.name, OSError(errno.EIO, "input/output error"))
-    assert fixture.bad.offline and list(fixture.manager.failed) == [fixture.bad]
+    fixture.manager.storage.note_read_error(fixture.bad.name, OSError(errno.EIO, "input/output error"))
+    assert fixture.bad.offline and list(fixture.manager.storage.offline) == [fixture.bad]
     fixture.produce(fixture.good, pairs_batch((b"key", b"value")))
 
 
@@ -252,5 +253,5 @@ def test_partition_goes_offline_if_a_failed_write_cannot_be_undone(tmp_path: Any
         fixture.produce(fixture.bad, pairs_batch((b"key", b"value")))
     assert fixture.bad.offline and not fixture.store_fixtures.store.dirs[0].offline
     disk.heal()
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     fixture.produce(fixture.good, pairs_batch((b"key", b"value")))

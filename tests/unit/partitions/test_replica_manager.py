@@ -13,6 +13,7 @@ from tests.unit.log.log_fixtures import NOW, batch, contents, offsets, topic
 from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
 from ottla.broker.metadata.view import PartitionView
+from ottla.broker.partitions.log_upkeep import LogUpkeep
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Until
 from ottla.log.log import PENDING_BATCH_BYTES_MAX
@@ -102,7 +103,7 @@ class ManagerFixture:
     def produce(self, partition: Partition, data: bytes, *, acks: int = 1) -> Waiter:
         _, end = self.append(partition, data)
         waiter = Waiter(self.clock.now + 10)
-        self.manager.wait(partition, Until.WRITTEN if acks == 1 else Until.DURABLE, end, waiter)
+        self.manager.commits.wait(partition, Until.WRITTEN if acks == 1 else Until.DURABLE, end, waiter)
         return waiter
 
     def syncs_of(self, directory: int = 0) -> int:
@@ -179,7 +180,7 @@ def test_batch_of_this_turn_is_refused_when_leadership_ends_before_it_is_written
     before = fixture.manager.generation
     fixture.manager.apply_state(partition, LED_BY_ANOTHER)
     assert fixture.manager.generation > before, "connections forget the partitions that they know"
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert [waiter.answers for waiter in waiters] == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]] * 2
     with pytest.raises(KafkaError) as error:
@@ -213,15 +214,15 @@ def test_write_with_followers_is_acknowledged_when_they_have_it(fixture: Manager
     partition = fixture.add()
     fixture.manager.apply_state(partition, replace(LED_BY_ANOTHER, leader=1, isr=(1, 2)))
     written, durable = (fixture.produce(partition, batch(), acks=acks) for acks in (1, -1))
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert (written.answers, durable.answers) == ([0], [])
     assert (partition.high_watermark, fixture.syncs_of()) == (0, 1)
-    fixture.manager.expire_writers()
+    fixture.manager.commits.expire_writers()
     assert not fixture.threads.jobs, "there is nothing to sync: the follower is missing"
-    assert fixture.manager.has_waiting_writers
+    assert fixture.manager.commits.has_waiting_writers
     partition.note_follower(2, 2, 0)
-    assert not fixture.manager.has_waiting_writers
+    assert not fixture.manager.commits.has_waiting_writers
     assert (partition.high_watermark, durable.answers) == (2, [0]), "min.insync.replicas is 1: our own sync is enough"
 
 
@@ -232,7 +233,7 @@ def test_writers_are_answered_when_their_batches_are_in_the_file(fixture: Manage
     partition = fixture.add()
     waiters = [fixture.produce(partition, batch()) for _ in range(3)]
     assert [waiter.answers for waiter in waiters] == [[], [], []]
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert [waiter.answers for waiter in waiters] == [[0], [0], [0]]
     assert offsets(partition.log) == [(0, 1), (1, 2), (2, 3)]
 
@@ -243,7 +244,7 @@ def test_high_watermark_moves_with_the_write_and_readers_are_told(fixture: Manag
     fixture.append(partition, batch())
     fixture.append(partition, batch())
     assert partition.high_watermark == 0
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert (partition.high_watermark, partition.last_stable_offset) == (2, 2)
     assert poll.told == [2 * len(batch())]
 
@@ -251,7 +252,7 @@ def test_high_watermark_moves_with_the_write_and_readers_are_told(fixture: Manag
 def test_turn_without_appends_does_nothing(fixture: ManagerFixture) -> None:
     fixture.add()
     fixture.disk.calls.clear()
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert fixture.disk.calls == []
 
 
@@ -261,7 +262,7 @@ def test_each_log_is_written_once_a_turn(fixture: ManagerFixture) -> None:
         for partition in partitions:
             fixture.append(partition, batch())
     fixture.disk.calls.clear()
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert sum(call.name == "pwrite" for call in fixture.disk.calls) == 3
 
 
@@ -271,7 +272,7 @@ def test_each_log_is_written_once_a_turn(fixture: ManagerFixture) -> None:
 def test_acks_all_waits_for_the_disk(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     waiter = fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert waiter.answers == []
     fixture.threads.run()
     assert waiter.answers == [0]
@@ -286,11 +287,11 @@ def test_acks_all_waits_for_the_disk(fixture: ManagerFixture) -> None:
 def test_what_arrives_during_a_sync_shares_the_next(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     first = fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     later = []
     for _ in range(10):
         later.append(fixture.produce(partition, batch(), acks=-1))
-        fixture.manager.write_turn()
+        fixture.manager.commits.write_turn()
     assert len(fixture.threads.jobs) == 1
     fixture.threads.run_one()
     assert first.answers == [0]
@@ -298,19 +299,19 @@ def test_what_arrives_during_a_sync_shares_the_next(fixture: ManagerFixture) -> 
     assert len(fixture.threads.jobs) == 1
     fixture.threads.run_one()
     assert all(waiter.answers == [0] for waiter in later)
-    assert (fixture.manager.syncs, fixture.syncs_of()) == (2, 2)
+    assert (fixture.manager.commits.syncs, fixture.syncs_of()) == (2, 2)
 
 
 def test_sync_that_started_before_a_truncation_acknowledges_no_later_batch(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fixture.produce(partition, batch(4), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     work, done = fixture.threads.jobs.pop()
     work()
     partition.log.truncate_to(0)
     partition.waiting.clear()
     waiter = fixture.produce(partition, batch(2, size=50), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     done(None)
     assert waiter.answers == []
     fixture.threads.run()
@@ -325,11 +326,11 @@ def test_sync_that_started_before_a_truncation_acknowledges_no_later_batch(fixtu
 def test_what_is_pending_when_a_sync_ends_is_synced_after_the_turn(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     waiter = fixture.produce(partition, batch(), acks=-1)
     fixture.threads.run()
     assert waiter.answers == []
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert waiter.answers == [0]
 
@@ -337,7 +338,7 @@ def test_what_is_pending_when_a_sync_ends_is_synced_after_the_turn(fixture: Mana
 def test_what_is_on_disk_already_is_answered_at_once(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1).answers == [0]
 
@@ -346,9 +347,9 @@ def test_repetition_waits_as_long_as_the_original(fixture: ManagerFixture) -> No
     partition = fixture.add()
     original = fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1)
     repetition = fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     late = fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert [original.answers, repetition.answers, late.answers] == [[], [], []]
     fixture.threads.run()
     assert [original.answers, repetition.answers, late.answers] == [[0], [0], [0]]
@@ -357,7 +358,7 @@ def test_repetition_waits_as_long_as_the_original(fixture: ManagerFixture) -> No
 def test_sync_covers_segments_that_were_sealed_meanwhile(fixture: ManagerFixture) -> None:
     partition = fixture.add(settings=topic(segment_ms=100))
     waiters = [fixture.produce(partition, batch(timestamp=NOW + 101 * number), acks=-1) for number in range(3)]
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.jobs = fixture.threads.jobs[-1:]  # only the group commit, none of the rolls
     fixture.threads.run()
     assert [waiter.answers for waiter in waiters] == [[0], [0], [0]]
@@ -367,12 +368,12 @@ def test_sync_covers_segments_that_were_sealed_meanwhile(fixture: ManagerFixture
 def test_produce_that_waits_too_long_is_told_and_its_batch_stays(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     waiter = fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.clock.now = 10.0
-    fixture.manager.expire_writers()
+    fixture.manager.commits.expire_writers()
     assert waiter.answers == []
     fixture.clock.now = 10.1
-    fixture.manager.expire_writers()
+    fixture.manager.commits.expire_writers()
     assert waiter.answers == [ErrorCode.REQUEST_TIMED_OUT]
     fixture.threads.run()
     assert waiter.answers == [ErrorCode.REQUEST_TIMED_OUT]
@@ -383,11 +384,11 @@ def test_flush_interval_syncs_what_nobody_waits_for(fixture: ManagerFixture) -> 
     partition, other = fixture.add(settings=topic(flush_ms=0)), fixture.add(name="other")
     for each in (partition, other):
         fixture.produce(each, batch())
-    fixture.manager.write_turn()
-    fixture.manager.apply_flush_interval()
+    fixture.manager.commits.write_turn()
+    LogUpkeep(fixture.manager).apply_flush_interval()
     fixture.threads.run()
     assert (partition.log.synced_end_offset, other.log.synced_end_offset) == (1, 0)
-    fixture.manager.apply_flush_interval()
+    LogUpkeep(fixture.manager).apply_flush_interval()
     assert fixture.threads.jobs == []
 
 
@@ -399,10 +400,10 @@ def test_full_disk_answers_this_turns_writers_and_keeps_those_whose_batches_are_
 ) -> None:
     partition = fixture.add()
     earlier = fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     one, everyone = fixture.produce(partition, batch(producer=(1, 0, 1))), fixture.produce(partition, batch(), acks=-1)
     fixture.disk.fail("write", errno.ENOSPC, applied_bytes=30)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert (one.answers, everyone.answers, earlier.answers) == ([STORAGE_ERROR], [STORAGE_ERROR], [])
     fixture.threads.run()
     assert earlier.answers == [0]
@@ -415,18 +416,18 @@ def test_full_disk_refuses_produces_until_it_has_room(fixture: ManagerFixture) -
     partition, neighbour = fixture.add(0), fixture.add(1)
     fixture.produce(partition, batch(producer=(1, 0, 0)))
     fixture.disk.fail("write", errno.ENOSPC)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     for each in (partition, neighbour):
         with pytest.raises(StorageError):
             fixture.append(each, batch())
     fixture.disk.free = 999
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     with pytest.raises(StorageError):
         fixture.append(partition, batch())
     fixture.disk.free = 1000
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     waiter = fixture.produce(partition, batch(producer=(1, 0, 0)), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert waiter.answers == [0]
     assert offsets(partition.log) == [(0, 1)]
@@ -435,9 +436,9 @@ def test_full_disk_refuses_produces_until_it_has_room(fixture: ManagerFixture) -
 def test_nearly_full_disk_refuses_produces_and_serves_reads(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     fixture.produce(partition, batch())
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.disk.free = 10
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     with pytest.raises(StorageError):
         fixture.append(partition, batch())
     assert len(contents(partition.log)) == 1
@@ -453,9 +454,9 @@ def test_batch_that_finds_the_disk_full_at_once_is_refused_and_takes_the_turns_o
     with pytest.raises(StorageError):
         fixture.append(partition, batch(size=LARGE, producer=(1, 0, 1)))
     assert small.answers == [STORAGE_ERROR]
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert partition.log.log_end_offset == 0
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     assert fixture.append(partition, batch(producer=(1, 0, 0))) == (0, 1)
     assert fixture.append(partition, batch(size=LARGE, producer=(1, 0, 1))) == (1, 2)
 
@@ -465,12 +466,12 @@ def test_small_batch_behind_a_large_one_in_the_same_turn_fails_alone_in_the_log(
     large = fixture.produce(partition, batch(size=LARGE, producer=(1, 0, 0)), acks=-1)
     small = fixture.produce(partition, batch(producer=(1, 0, 1)), acks=-1)
     fixture.disk.fail("pwrite", errno.ENOSPC, applied_bytes=20)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert (large.answers, small.answers) == ([], [STORAGE_ERROR])
     assert offsets(partition.log) == [(0, 1)]
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     repeated = fixture.produce(partition, batch(producer=(1, 0, 1)), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert (large.answers, repeated.answers) == ([0], [0])
     assert (partition.high_watermark, offsets(partition.log)) == (2, [(0, 1), (1, 2)])
@@ -479,10 +480,10 @@ def test_small_batch_behind_a_large_one_in_the_same_turn_fails_alone_in_the_log(
 def test_retention_works_on_a_full_disk(fixture: ManagerFixture) -> None:
     partition = fixture.add(settings=topic(retention_ms=100))
     fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     fixture.disk.fail("write_file", errno.ENOSPC, times=None)
-    fixture.manager.apply_retention(partition, NOW + 101)
+    LogUpkeep(fixture.manager).apply_retention(partition, NOW + 101)
     fixture.threads.run()
     assert partition.log.log_start_offset == 1
     assert not partition.offline
@@ -491,12 +492,12 @@ def test_retention_works_on_a_full_disk(fixture: ManagerFixture) -> None:
 def test_retention_that_finds_no_room_for_a_new_file_tries_again(fixture: ManagerFixture) -> None:
     partition = fixture.add(settings=topic(retention_ms=100))
     fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     fixture.disk.fail("create", errno.ENOSPC)
-    fixture.manager.apply_retention(partition, NOW + 101)
+    LogUpkeep(fixture.manager).apply_retention(partition, NOW + 101)
     assert (partition.log.log_start_offset, partition.offline, partition.has_room) == (0, False, False)
-    fixture.manager.apply_retention(partition, NOW + 101)
+    LogUpkeep(fixture.manager).apply_retention(partition, NOW + 101)
     assert partition.log.log_start_offset == 1
 
 
@@ -514,7 +515,7 @@ def test_failed_sync_takes_the_directory_offline_and_is_never_tried_again(tmp_pa
         each.readers[polls[each]] = None
     waiters = {each: [fixture.produce(each, batch(), acks=-1), fixture.produce(each, batch())] for each in partitions}
     fixture.disk.fail("fdatasync", errno.EIO, path="data0")
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run_one()
     fixture.threads.run()
     for each in broken:
@@ -527,11 +528,11 @@ def test_failed_sync_takes_the_directory_offline_and_is_never_tried_again(tmp_pa
         assert [waiter.answers for waiter in waiters[each]] == [[0], [0]]
     tried = fixture.syncs_of(0)
     for each in partitions:
-        fixture.manager.sync_in_background(each)
-    fixture.manager.expire_writers()
-    fixture.manager.apply_flush_interval()
+        fixture.manager.commits.sync_in_background(each)
+    fixture.manager.commits.expire_writers()
+    LogUpkeep(fixture.manager).apply_flush_interval()
     fixture.manager.write_checkpoints()
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert fixture.syncs_of(0) == tried
     assert fixture.failures == []
@@ -542,7 +543,7 @@ def test_sync_that_fails_for_any_reason_is_a_broken_disk(fixture: ManagerFixture
     """Room or not: what the kernel could not write it has forgotten."""
     partition = fixture.add()
     waiter = fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.disk.fail("fdatasync", error)
     fixture.threads.run()
     assert waiter.answers == [STORAGE_ERROR]
@@ -554,7 +555,7 @@ def test_write_error_takes_the_directory_offline(fixture: ManagerFixture) -> Non
     partition, neighbour = fixture.add(0), fixture.add(1)
     waiters = [fixture.produce(partition, batch()), fixture.produce(neighbour, batch(), acks=-1)]
     fixture.disk.fail("write", errno.EIO)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert [waiter.answers for waiter in waiters] == [[STORAGE_ERROR], [STORAGE_ERROR]]
     assert (partition.offline, neighbour.offline) == (True, True)
     assert len(fixture.failures) == 1
@@ -566,7 +567,7 @@ def test_generation_goes_up_when_a_directory_fails(fixture: ManagerFixture) -> N
     before = fixture.manager.generation
     fixture.produce(partition, batch())
     fixture.disk.fail("write", errno.EIO)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert fixture.manager.generation > before
 
 
@@ -579,7 +580,7 @@ def test_disk_that_cannot_be_asked_for_its_room_is_broken(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(fixture.disk, "free_bytes", broken)
-    fixture.manager.check_free_space()
+    fixture.manager.storage.check_free_space()
     assert partition.offline
 
 
@@ -587,7 +588,7 @@ def test_want_of_descriptors_refuses_a_batch_and_no_more(fixture: ManagerFixture
     partition = fixture.add()
     waiter = fixture.produce(partition, batch())
     fixture.disk.fail("create", errno.EMFILE)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert waiter.answers == [STORAGE_ERROR]
     assert (partition.offline, partition.has_room) == (False, True)
     assert fixture.append(partition, batch()) == (0, 1)
@@ -603,7 +604,7 @@ def test_who_waits_for_a_deleted_topic_is_answered(fixture: ManagerFixture) -> N
     fixture.manager.remove_topic(b"orders", lambda: "unique")
     assert [waiter.answers for waiter in waiters] == [[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]] * 2
     assert poll.gone == 1
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert fixture.manager.find("orders", 0) is None
 
@@ -613,7 +614,7 @@ def test_topic_deleted_while_its_files_are_synced_does_not_break_the_directory(f
     partition = fixture.add(settings=topic(segment_ms=100))
     for number in range(3):
         fixture.produce(partition, batch(timestamp=NOW + 101 * number), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert len(fixture.threads.jobs) == 3
     fixture.manager.remove_topic(b"orders", lambda: "unique")
     fixture.threads.run()
@@ -624,7 +625,7 @@ def test_topic_deleted_while_its_files_are_synced_does_not_break_the_directory(f
 def test_sync_that_fails_because_its_topic_went_meanwhile_is_no_failure(fixture: ManagerFixture) -> None:
     partition = fixture.add()
     waiter = fixture.produce(partition, batch(), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     work, done = fixture.threads.jobs.pop()
     work()
     fixture.manager.remove_topic(b"orders", lambda: "unique")
@@ -635,12 +636,12 @@ def test_sync_that_fails_because_its_topic_went_meanwhile_is_no_failure(fixture:
 
 def test_topic_made_again_starts_empty(fixture: ManagerFixture) -> None:
     fixture.produce(fixture.add(), batch())
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.manager.remove_topic(b"orders", lambda: "unique")
     partition = fixture.add()
     assert (partition.log.log_end_offset, partition.high_watermark) == (0, 0)
     waiter = fixture.produce(partition, batch(3), acks=-1)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     fixture.threads.run()
     assert (waiter.answers, offsets(partition.log)) == ([0], [(0, 3)])
 
@@ -650,13 +651,13 @@ def test_topic_of_an_offline_disk_is_made_again_on_another(tmp_path: Path) -> No
     partition = fixture.add()
     fixture.produce(partition, batch())
     fixture.disk.fail("write", errno.EIO)
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert partition.offline
     fixture.manager.remove_topic(b"orders", lambda: "unique")
     again = fixture.add()
     assert again.log is not partition.log
     waiter = fixture.produce(again, batch(2))
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     assert (waiter.answers, offsets(again.log)) == ([0], [(0, 2)])
 
 
@@ -666,7 +667,7 @@ def test_topic_of_an_offline_disk_is_made_again_on_another(tmp_path: Path) -> No
 def five_records(fixture: ManagerFixture, settings: TopicSettings | None = None) -> Partition:
     partition = fixture.add(settings=settings)
     fixture.produce(partition, batch(5))
-    fixture.manager.write_turn()
+    fixture.manager.commits.write_turn()
     return partition
 
 
@@ -692,7 +693,7 @@ def test_records_of_a_compacted_topic_cannot_be_deleted(fixture: ManagerFixture)
 
 def test_failure_to_delete_is_a_storage_error(fixture: ManagerFixture) -> None:
     partition = five_records(fixture)
-    fixture.manager.sync_in_background(partition)
+    fixture.manager.commits.sync_in_background(partition)
     fixture.threads.run()
     fixture.disk.fail("create", errno.ENOSPC)
     with pytest.raises(StorageError):
@@ -702,7 +703,7 @@ def test_failure_to_delete_is_a_storage_error(fixture: ManagerFixture) -> None:
 
 def test_disk_is_the_one_that_was_given(fixture: ManagerFixture) -> None:
     assert isinstance(fixture.disk, MemoryDisk)
-    assert fixture.manager.disk_space(fixture.fixture.store.dirs[0]) == (1 << 40, 1 << 40)
+    assert fixture.manager.storage.disk_space(fixture.fixture.store.dirs[0]) == (1 << 40, 1 << 40)
 
 
 # -- producers --------------------------------------------------------------------------------------------------------
@@ -714,11 +715,12 @@ def test_too_many_producers_expire_where_most_of_them_are(fixture: ManagerFixtur
         fixture.append(crowded, batch(producer=(producer_id, 0, 0)))
     for producer_id in range(100):
         fixture.append(small, batch(producer=(producer_id, 0, 0)))
-    fixture.manager.evict_producers(400)
-    assert (fixture.manager.producers, fixture.manager.producers_evicted) == (400, 0)
+    upkeep = LogUpkeep(fixture.manager)
+    upkeep.evict_producers(400)
+    assert (upkeep.producers, upkeep.producers_evicted) == (400, 0)
     fixture.append(small, batch())
-    fixture.manager.evict_producers(250)
-    assert (fixture.manager.producers, fixture.manager.producers_evicted) == (250, 150)
+    upkeep.evict_producers(250)
+    assert (upkeep.producers, upkeep.producers_evicted) == (250, 150)
     assert (crowded.log.producer_count, small.log.producer_count) == (150, 100)
 
 
@@ -726,5 +728,6 @@ def test_producers_that_cannot_expire_are_left_alone(fixture: ManagerFixture) ->
     partition = fixture.add()
     for producer_id in range(50):
         fixture.append(partition, batch(producer=(producer_id, 0, 0)))
-    fixture.manager.evict_producers(10)
-    assert partition.log.producer_count == fixture.manager.producers == 50
+    upkeep = LogUpkeep(fixture.manager)
+    upkeep.evict_producers(10)
+    assert partition.log.producer_count == upkeep.producers == 50

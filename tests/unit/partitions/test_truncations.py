@@ -12,7 +12,7 @@ from tests.unit.log.log_fixtures import NOW, batch, offsets
 from tests.unit.partitions.test_replica_manager import LED_BY_ANOTHER, ManagerFixture
 
 from ottla.broker.partitions import truncations
-from ottla.broker.partitions.manager import TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.truncations import LogTruncations
 from ottla.model.errors import StorageError
@@ -46,8 +46,8 @@ class TruncationFixture(ManagerFixture):
             for epoch in range(3):
                 partition.log.become_leader(epoch)
                 self.append(partition, batch(2))
-                self.manager.write_turn()
-            self.manager.sync_in_background(partition)
+                self.manager.commits.write_turn()
+            self.manager.commits.sync_in_background(partition)
             self.threads.run()
             self.manager.apply_state(partition, LED_BY_ANOTHER)
         self.fixture.store.write_checkpoints(self.manager.high_watermarks(), sync=True)
@@ -65,8 +65,8 @@ class TruncationFixture(ManagerFixture):
         data = bytearray(batch(4))
         data[0:8] = partition.log.log_end_offset.to_bytes(8, "big")
         data[12:16] = epoch.to_bytes(4, "big")
-        self.manager.append_fetched(partition, memoryview(bytes(data)), NOW)
-        self.manager.write_fetched(partition)
+        self.manager.followers.append(partition, memoryview(bytes(data)), NOW)
+        self.manager.followers.write(partition)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

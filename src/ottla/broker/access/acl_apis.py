@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ottla.broker.access.permissions import Access
@@ -13,6 +13,7 @@ from ottla.broker.metadata.nodes import count_change
 from ottla.broker.metadata.store import Check, Create, Delete, Op, Put
 from ottla.broker.metadata.view import ClusterView, ViewChanges
 from ottla.broker.request import RequestContext
+from ottla.env.metrics import Page, label_text
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.security.acls import (
     CLUSTER_NAME,
@@ -24,6 +25,7 @@ from ottla.security.acls import (
     Permission,
     ResourceType,
 )
+from ottla.wire import APIS
 from ottla.wire.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from ottla.wire.messages.delete_acls import (
     DeleteAclsFilterResult,
@@ -51,6 +53,13 @@ class AclApis(Component):
     def __init__(self, *, metadata: ClusterMetadata, access: Access) -> None:
         self._metadata = metadata
         self._access = access
+
+    def metrics(self, page: Page) -> Iterator[None]:
+        """Add what was refused. Labels have values of the broker's own tables, never of clients."""
+        for (api_key, resource), count in self._access.refused.items():
+            labels = label_text(api=APIS[api_key].name, resource=resource.name)
+            page.counter("ottla_authorization_refused", "Uses of a resource that ACLs refused.", count, labels)
+        yield
 
     def apis(self) -> Mapping[int, ServedApi]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ottla.broker.access.listener_security import ListenerSecurity, insecure_listeners
 from ottla.broker.access.peer_logins import Peers
@@ -12,6 +12,7 @@ from ottla.broker.component import Component
 from ottla.broker.metadata.view import ClusterView, ViewChanges
 from ottla.client.async_connections import PLAIN, PeerSecurity
 from ottla.env.clock import Clock
+from ottla.env.metrics import Page, label_text
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
@@ -58,6 +59,17 @@ class Listening(Component):
         self._peers = Peers(settings) if settings.zookeeper_connect else None
         self._reload()  # which begins to read the keys of token issuers, for the first clients
         self.bound: list[tuple[Endpoint, Listener]] = []
+
+    def metrics(self, page: Page) -> Iterator[None]:
+        """Add the logins. Labels have values of the settings, never of clients."""
+        for name, listener in self.security.items():
+            for mechanism, count in listener.accepted().items():
+                labels = label_text(listener=name, mechanism=mechanism)
+                page.counter("ottla_authentications", "Clients that authenticated.", count, labels)
+            for mechanism, count in listener.refused().items():
+                labels = label_text(listener=name, mechanism=mechanism)
+                page.counter("ottla_authentications_failed", "Clients that failed to authenticate.", count, labels)
+        yield
 
     def bind(self) -> None:
         """Listen on all ports. Raise StartError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ottla.broker.access.throttling import Throttling
@@ -16,6 +16,7 @@ from ottla.broker.metadata.store import Check, Create, Op, Put
 from ottla.broker.metadata.view import ClusterView, ViewChanges
 from ottla.broker.request import RequestContext
 from ottla.env.deferred import between_slices
+from ottla.env.metrics import Page, label_text
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
 from ottla.security.principals import is_name
 from ottla.security.quotas import DEFAULT, Entity, Quota, is_address
@@ -72,6 +73,16 @@ class UserApis(Component):
     def __init__(self, *, metadata: ClusterMetadata, throttling: Throttling) -> None:
         self._metadata = metadata
         self._throttling = throttling
+
+    def metrics(self, page: Page) -> Iterator[None]:
+        throttling = self._throttling
+        for quota in Quota:
+            labels = label_text(quota=quota.value)
+            page.counter("ottla_throttled", "Times a quota was exceeded.", throttling.throttled[quota], labels)
+            page.counter("ottla_throttle_seconds", "Throttle time of clients.", throttling.throttle_s[quota], labels)
+        text = "Connections that are muted because of quotas."
+        page.gauge("ottla_connections_muted", text, throttling.muted)
+        yield
 
     def apis(self) -> Mapping[int, ServedApi]:
         return {

@@ -413,15 +413,15 @@ class Membership(Component):
         replicas, own = self._replicas, self._metadata.broker_id
         for partition in replicas.unsettled():
             if partition.role is Role.FOLLOWER and own not in partition.isr:
-                replicas.sync_in_background(partition)
+                replicas.commits.sync_in_background(partition)
 
     def _report_offline(self) -> None:
         """Write into the metadata store that logs are offline, so that others lead their partitions."""
         own = self._metadata.broker_id
-        if not self._replicas.failed or self._is_reporting or self._session_s is None:
+        if not self._replicas.storage.offline or self._is_reporting or self._session_s is None:
             return
         runs: dict[str, dict[int, int]] = {}
-        for partition in self._replicas.failed:
+        for partition in self._replicas.storage.offline:
             name, number = partition.name
             topic, run = self._metadata.view.topics.get(name), self._failed_dirs.run_of(partition.log)
             if topic is not None and must_mark_offline(topic.partitions[number], own, run):
@@ -456,7 +456,7 @@ class Membership(Component):
 
     async def _record(self) -> None:
         try:
-            await self._failed_dirs.record(self._replicas.fail_dir)
+            await self._failed_dirs.record(self._replicas.storage.fail_dir)
         except (KafkaError, StoreError, StartError, OSError) as error:
             log.warning("log directories that are offline cannot be reported now error=%s", error)
             self._record_due = self._clock.monotonic() + _RECORD_S
@@ -477,6 +477,9 @@ class Membership(Component):
         """
         if self._session_s is not None:
             self.check_lease(self._clock.since_boot())
+
+    def check_invariants(self) -> None:
+        self.fetchers.check_invariants(set(self._replicas.all()))
 
     def is_lease_over(self) -> bool:
         """Return whether others may have been elected in the place of this broker."""

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from ottla.broker.cluster.cluster_apis import ClusterApis
 from ottla.broker.cluster.membership import Membership
+from ottla.broker.component import Component
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.store import Session, SessionState
 from ottla.broker.metadata.view import NO_LEADER
@@ -20,7 +21,7 @@ from ottla.env.clock import Clock
 from ottla.env.metrics import Page, label_text
 
 
-class ClusterMetrics:
+class ClusterMetrics(Component):
     """Reads the figures that concern other brokers. Runs on the event loop."""
 
     def __init__(
@@ -46,8 +47,7 @@ class ClusterMetrics:
         self.disconnects += session.state is SessionState.SUSPENDED
         self.expires += session.state is SessionState.EXPIRED
 
-    def broker_steps(self, page: Page) -> Iterator[None]:
-        """Add the figures of the broker as a whole. Yield now and then."""
+    def metrics(self, page: Page) -> Iterator[None]:
         membership = self._membership
         controller, isr_changes, fetchers = membership.controller, membership.isr_changes, membership.fetchers
         for name, text, value in (
@@ -67,7 +67,7 @@ class ClusterMetrics:
                 "Elections of a replica that may lack committed records.",
                 controller.unclean_elections + self._requests.unclean_elections,
             ),
-            ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._replicas.replication_bytes_in),
+            ("ottla_replication_bytes_in", "Bytes of batches fetched.", self._replicas.followers.bytes_in),
             (
                 "ottla_throttled_replication_bytes_in",
                 "Bytes that throttled replicas of this broker have fetched.",
@@ -134,8 +134,8 @@ class ClusterMetrics:
         page.gauge("ottla_offline_partitions", "Partitions without a leader, on the controller.", offline)
         page.gauge("ottla_reassigning_partitions", "Partitions whose replicas are moved.", reassigning)
 
-    def partition_steps(self, page: Page) -> Iterator[None]:
-        """Add the lag of each follower of the partitions led here. Yield now and then."""
+    def detailed_metrics(self, page: Page) -> Iterator[None]:
+        """Add the lag of each follower of the partitions led here."""
         now = self._clock.monotonic()
         for partition in self._replicas.replicated():
             if partition.role is Role.LEADER:

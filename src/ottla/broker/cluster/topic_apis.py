@@ -337,7 +337,7 @@ class TopicApis(Component):
                         offset_lag=future.lag_records, is_future_key=True,
                     )  # fmt: skip
                     topics.setdefault(name.topic, []).append(partition)
-            total, usable = self._replicas.disk_space(directory)
+            total, usable = self._replicas.storage.disk_space(directory)
             results.append(
                 DescribeLogDirsResult(
                     log_dir=path,

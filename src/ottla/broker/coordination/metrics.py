@@ -7,10 +7,10 @@
     group       largest lag, its age, and the sum, per group
     none        the number of groups by state
 
-A page is made in two steps. ``collect`` counts groups on the event loop, in slices, and reads the timestamps of the
-records at committed offsets in a thread, because they come from disk. ``totals`` and ``steps`` write the page. They
-walk through the groups again for each kind of series instead of keeping rows: with 50,000 groups, as many new objects
-would make Python's garbage collector stop the loop for 150 ms.
+A page is made in two steps. ``collect_metrics`` counts groups on the event loop, in slices, and reads the timestamps
+of the records at committed offsets in a thread, because they come from disk. ``metrics`` and ``detailed_metrics`` write
+the page. They walk through the groups again for each kind of series instead of keeping rows: with 50,000 groups, as
+many new objects would make Python's garbage collector stop the loop for 150 ms.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from ottla.broker.component import Component
 from ottla.broker.coordination.coordination import Coordination
 from ottla.broker.groups.records import OffsetCommitValue
 from ottla.broker.groups.shard import Group
@@ -85,7 +86,7 @@ class Collected(NamedTuple):
     oldest_transaction_ms: int
 
 
-class GroupMetrics:
+class GroupMetrics(Component):
     """Reads the figures of groups and transactions of one broker."""
 
     def __init__(
@@ -97,17 +98,22 @@ class GroupMetrics:
         self._coordination = coordination
         #: those that the last page needed
         self._timestamps: Timestamps = {}
+        replicas.discards.append(self._discard)
+        self._collected: Collected | None = None
+
+    def _discard(self, partition: Partition) -> None:
+        self._timestamps.pop(partition, None)
 
     # -- collect ----------------------------------------------------------------------------------------------------
 
-    async def collect(self) -> Collected:
+    async def collect_metrics(self) -> None:
         """Count groups and transactions, and learn the age of lags."""
         started = self._clock.monotonic()
         groups: Counter[tuple[str, str]] = Counter()
         await in_slices(self._count_steps(groups))
         if self._metadata.settings.metrics_group_granularity != "none":
             await self._read_timestamps()
-        return Collected(started, groups, *await self._collect_transactions())
+        self._collected = Collected(started, groups, *await self._collect_transactions())
 
     def _count_steps(self, groups: Counter[tuple[str, str]]) -> Iterator[None]:
         for _, group, _ in self._groups():
@@ -186,9 +192,9 @@ class GroupMetrics:
 
     # -- the page ---------------------------------------------------------------------------------------------------
 
-    def totals(self, page: Page, collected: Collected) -> None:
-        """Write the figures of the broker as a whole."""
-        coordination = self._coordination
+    def metrics(self, page: Page) -> Iterator[None]:
+        coordination, collected = self._coordination, self._collected
+        assert collected is not None
         for (state, kind), count in collected.groups.items():
             page.gauge("ottla_groups", "Groups by state and type.", count, label_text(state=state, type=kind))
         page.counter("ottla_group_rebalances", "Rebalances that were finished.", coordination.rebalances)
@@ -208,8 +214,9 @@ class GroupMetrics:
         took_ms = (self._clock.monotonic() - collected.started) * 1000
         cluster = label_text(cluster_name=self._metadata.cluster_id)
         page.gauge("kafka_consumergroup_poll_time_ms", "Time to collect the lag.", took_ms, cluster)
+        yield
 
-    def steps(self, page: Page) -> Iterator[None]:
+    def detailed_metrics(self, page: Page) -> Iterator[None]:
         """Write the figures of each partition and group; those of groups as a whole come before the details."""
         yield from self._partition_steps(page)
         now_ms = self._clock.wall_ms()

@@ -453,7 +453,7 @@ class ShardRuntime(ABC, Generic[S]):
 
     def _wait(self, hosted: HostedShard[S], waiter: _DurableWaiter) -> None:
         partition = hosted.partition
-        self._replicas.wait(partition, partition.until(acks=-1), hosted.end_offset, waiter)
+        self._replicas.commits.wait(partition, partition.until(acks=-1), hosted.end_offset, waiter)
 
     def wait_without_deadline(self, hosted: HostedShard[S], outcome: Outcome[Any]) -> None:
         """Wait without a deadline until the outcome is durable, then call ``on_durable``.
@@ -613,7 +613,7 @@ class ShardRuntime(ABC, Generic[S]):
         Then this broker no longer coordinates the partition, and clients find the coordinator on another broker.
         """
         if isinstance(error, OSError):
-            self._replicas.note_read_error(hosted.partition.name, error)
+            self._replicas.storage.note_read_error(hosted.partition.name, error)
         else:
             log.error("a shard cannot be read now partition=%s error=%s", hosted.partition.name, error)
         if hosted.partition.offline:

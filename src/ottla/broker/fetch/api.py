@@ -36,7 +36,7 @@ it is in sync. Consumers without a rack are sent to the leader, except kafka-rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ottla.broker.access.permissions import Access
 from ottla.broker.access.throttling import Throttling
@@ -59,6 +59,7 @@ from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replication_throttle import ReplicationQuota
 from ottla.env.deferred import Deferred
+from ottla.env.metrics import Page
 from ottla.env.timers import TimerWheel
 from ottla.model.errors import ErrorCode, Refused
 from ottla.model.settings_broker import RACK_AWARE, RACK_AWARE_CLASS
@@ -132,6 +133,14 @@ class FetchApi(Component):
     def on_view(self, changes: ViewChanges) -> None:
         if any(isinstance(about, Pattern) for about in changes.access):
             self.access_changed()
+
+    def metrics(self, page: Page) -> Iterator[None]:
+        page.counter("ottla_bytes_out", "Bytes of batches sent to readers.", self.bytes_out)
+        text = "Bytes sent from throttled replicas to their followers."
+        page.counter("ottla_throttled_replication_bytes_out", text, self.quota.total_bytes)
+        page.gauge("ottla_fetches_parked", "Long polls that wait.", self.parked)
+        page.gauge("ottla_fetch_sessions", "Fetch sessions.", len(self.sessions))
+        yield
 
     async def complete_requests(self) -> None:
         self.answer_all()
@@ -281,7 +290,7 @@ class FetchApi(Component):
 
     def unreadable(self, partition: Partition, wanted: FetchedPartition, error: OSError) -> FetchRow:
         """Return the answer for a partition of which a file could not be read."""
-        self._replicas.note_read_error(partition.name, error)
+        self._replicas.storage.note_read_error(partition.name, error)
         return FetchRow(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     @property

@@ -28,11 +28,12 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from itertools import count
 
-from ottla.broker.partitions.manager import ReplicaManager, TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
+from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.partitions.replication_throttle import ReplicationQuota
 from ottla.broker.partitions.truncations import LogTruncations
@@ -92,8 +93,8 @@ class ReplicaFetchers:
         self._fetchers: dict[Endpoint, LeaderFetcher] = {}
         self._by_partition: dict[Partition, LeaderFetcher] = {}
         self.log_truncations = LogTruncations(loop, replicas)
-        replicas.on_follower_changed = self._report
-        replicas.on_removed = self.unfollow
+        replicas.commits.on_follower_changed = self._report
+        replicas.discards.append(self.discard)
 
         #: partitions with records that the leader has not asked to sync, and when the last ones were appended
         self._unsynced: dict[Partition, float] = {}
@@ -143,6 +144,22 @@ class ReplicaFetchers:
                 fetcher.close()
                 del self._fetchers[fetcher.endpoint]
 
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition that is no longer served."""
+        self.unfollow(partition)
+        self._unsynced.pop(partition, None)
+        self.log_truncations.discard(partition)
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if a partition is known that is not served, or a fetcher has nothing to fetch."""
+        assert self._by_partition.keys() <= served, "_by_partition"
+        assert self._unsynced.keys() <= served, "_unsynced"
+        for endpoint, fetcher in self._fetchers.items():
+            followed = {partition for partition, its in self._by_partition.items() if its is fetcher}
+            assert fetcher.partitions() == followed, f"the fetcher of {endpoint}"
+            assert followed, f"the fetcher of {endpoint} has nothing to fetch"
+        self.log_truncations.check_invariants(served)
+
     def stop(self) -> None:
         """Stop to copy all partitions, and close the connections."""
         for fetcher in self._fetchers.values():
@@ -168,7 +185,7 @@ class ReplicaFetchers:
                 if appended_at <= due:
                     del self._unsynced[partition]
                     if partition in self._by_partition:
-                        self.replicas.sync_fetched(partition)
+                        self.replicas.followers.sync(partition)
         finally:
             if self._unsynced:
                 self._idle_timer = self.loop.call_later(_SYNC_WHEN_IDLE_S, self._sync_idle)
@@ -266,6 +283,10 @@ class LeaderFetcher:
     def is_empty(self) -> bool:
         return not self._followed
 
+    def partitions(self) -> set[Partition]:
+        """Return the partitions that are copied."""
+        return {followed.partition for followed in self._followed.values()}
+
     @property
     def is_just_lost(self) -> bool:
         if self._connection is not None:
@@ -286,7 +307,7 @@ class LeaderFetcher:
         self._followed[followed.key] = followed
         try:
             # Batches that were appended as the leader, in this turn.
-            self._replicas.write_fetched(partition)
+            self._replicas.followers.write(partition)
             self._owner.sync_when_idle(partition)
         except StorageError:
             self._back_off(followed, _RETRY_LATE_S)
@@ -574,7 +595,7 @@ class LeaderFetcher:
                 if partition.log.log_end_offset != followed.sent.fetch_offset:
                     self._name(followed)  # a reply to an earlier fetch has moved the log
                     return False
-                self._replicas.append_fetched(partition, row.records, self._owner.wall_ms())
+                self._replicas.followers.append(partition, row.records, self._owner.wall_ms())
         except StorageError as error:
             self._fail(followed, error, _RETRY_LATE_S)
             return False
@@ -590,7 +611,7 @@ class LeaderFetcher:
             return
         if row.records:
             try:
-                replicas.write_fetched(partition)
+                replicas.followers.write(partition)
             except StorageError as error:
                 self._fail(followed, error, _RETRY_LATE_S)
                 return
@@ -598,11 +619,11 @@ class LeaderFetcher:
             if partition.is_follower_throttled:
                 self._throttle(followed, len(row.records))
             if row.wants_sync or partition.broker_id not in partition.isr:
-                replicas.sync_fetched(partition)
+                replicas.followers.sync(partition)
             else:
                 self._owner.sync_when_idle(partition)
         partition.follow_high_watermark(row.high_watermark)
-        replicas.follow_log_start(partition, row.log_start_offset)
+        replicas.followers.follow_log_start(partition, row.log_start_offset)
 
     def _throttle(self, followed: _Followed, size_bytes: int) -> None:
         """Count the bytes of a throttled replica. Let it wait if there were too many and it is not in sync.

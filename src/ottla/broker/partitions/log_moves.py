@@ -51,6 +51,7 @@ class LogMoves:
         self.rate = rate
         self.quota = ReplicationQuota()
         self._moves: dict[Partition, LogMove] = {}
+        replicas.discards.append(self.cancel)
 
     def start(self, partition: Partition, directory: LogDir) -> None:
         """Move the log of a partition. Do nothing if that is being done; end a move to another directory."""
@@ -64,6 +65,10 @@ class LogMoves:
         """End the move of a partition, if there is one. Its log stays where it is."""
         if partition in self._moves:
             self._moves[partition].end()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a partition is moved that is not served, or if a truncation would not be noticed."""
+        assert self._moves.keys() == self.replicas.moving.keys()
 
     def forget(self, partition: Partition) -> None:
         self._moves.pop(partition, None)
@@ -128,10 +133,10 @@ class LogMove:
         except OSError as error:
             log.error("log cannot be moved partition=%s error=%s", partition.name, error)
             self.end()
-            if partition.log.failure is not None:
-                self._replicas.fail_partition(partition)
+            if (failure := partition.log.failure) is not None:
+                self._replicas.storage.fail_partition(partition, failure)
             else:
-                self._replicas.fail_dir(self.directory, error)
+                self._replicas.storage.fail_dir(self.directory, error)
         except BaseException:  # a bug: the move must not look as if it went on
             self.end()
             raise
@@ -184,7 +189,7 @@ class LogMove:
         elif error is not None:
             log.error("log cannot be moved partition=%s error=%s", self._partition.name, error)
             self.end()
-            self._replicas.fail_dir(self.directory, error)
+            self._replicas.storage.fail_dir(self.directory, error)
         else:
             self._step()
 

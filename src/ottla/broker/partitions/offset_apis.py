@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
-from ottla.broker.partitions.manager import AwaitedWrite, ReplicaManager
+from ottla.broker.partitions.group_commit import AwaitedWrite
+from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Until
 from ottla.broker.request import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError, Refused
@@ -79,7 +80,7 @@ class OffsetApis(Component):
                 except KafkaError as error:
                     row.error_code = error.code
                 except OSError as error:
-                    self._replicas.note_read_error(partition.name, error)
+                    self._replicas.storage.note_read_error(partition.name, error)
                     row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
                 rows.append(row)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=rows))
@@ -158,7 +159,7 @@ class OffsetApis(Component):
                     partition = self._replicas.leader_of(topic.name.encode(), wanted.partition_index)
                     writer = AwaitedWrite(self._loop, deadline)
                     start = self._replicas.delete_records(partition, wanted.offset)
-                    self._replicas.wait(partition, Until.DELETED, start, writer)
+                    self._replicas.commits.wait(partition, Until.DELETED, start, writer)
                     waiting.append((row, partition, start, writer))
                 except KafkaError as error:
                     row.error_code = error.code
@@ -195,7 +196,7 @@ class OffsetApis(Component):
                 except KafkaError as error:
                     row.error_code = error.code
                 except OSError as error:
-                    self._replicas.note_read_error(partition.name, error)
+                    self._replicas.storage.note_read_error(partition.name, error)
                     row.error_code = ErrorCode.KAFKA_STORAGE_ERROR
                 rows.append(row)
             topics.append(TopicResponse(name=topic.name, partitions=rows))

@@ -249,6 +249,11 @@ class Partition:
     def offline(self) -> bool:
         return self.role is Role.OFFLINE
 
+    @property
+    def is_isr_settled(self) -> bool:
+        """Return whether all replicas are in sync, and this leader is not changing that."""
+        return len(self.isr) == len(self.replicas) and self.proposed_isr is None
+
     def apply_state(self, state: PartitionState, now: float = 0.0) -> bool:
         """Take over the state in the metadata store. Return whether the role or the leader epoch changed.
 

@@ -13,6 +13,7 @@ from ottla.broker.metadata.nodes import topic_config_path
 from ottla.broker.metadata.store import MalformedNode
 from ottla.broker.metadata.view import NO_LEADER, PartitionView, TopicView, ViewChanges, changed_partitions
 from ottla.broker.partitions.manager import ReplicaManager
+from ottla.env.metrics import Page, label_text
 from ottla.log.folders import PartitionSpec
 from ottla.log.store import CreationDeferred
 from ottla.model.settings import InvalidSettings
@@ -70,12 +71,32 @@ class ServedPartitions(Component):
             for topic in self._metadata.view.topics.values():
                 self._configure(topic)
 
+    def metrics(self, page: Page) -> Iterator[None]:
+        replicas = self._replicas
+        page.counter("ottla_bytes_in", "Bytes of batches appended.", replicas.commits.bytes_in)
+        page.counter("ottla_log_syncs", "fdatasync calls for acknowledgements.", replicas.commits.syncs)
+        page.counter("ottla_acks_zero", "Produces that asked for no acknowledgement.", replicas.acks_zero)
+        page.counter("ottla_read_errors", "Reads of a log's files that failed.", replicas.storage.read_errors)
+        page.gauge("ottla_partitions", "Partitions on this broker.", len(replicas.all()))
+        yield
+
+    def detailed_metrics(self, page: Page) -> Iterator[None]:
+        for partition in self._replicas.all():
+            where = label_text(topic=partition.name.topic, partition=partition.name.partition)
+            page.gauge("ottla_log_size_bytes", "Size of a log.", partition.log.size_bytes, where)
+            page.gauge("ottla_log_start_offset", "First offset.", partition.log.log_start_offset, where)
+            page.gauge("ottla_high_watermark", "Offset readers see up to.", partition.high_watermark, where)
+            yield
+
+    def check_invariants(self) -> None:
+        self._replicas.check_invariants()
+
     def before_replies(self) -> None:
-        self._replicas.write_turn()
+        self._replicas.commits.write_turn()
 
     async def stop(self) -> None:
         self._replicas.opener.close()
-        self._replicas.write_turn()
+        self._replicas.commits.write_turn()
         self._replicas.compactor.stop()
 
     def tick(self, now: float) -> None:

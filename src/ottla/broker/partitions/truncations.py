@@ -11,9 +11,10 @@ log by log, with several trips to the disk each, thousands of logs would block i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
-from ottla.broker.partitions.manager import ReplicaManager, TruncationRequest
+from ottla.broker.partitions.follower_logs import TruncationRequest
+from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 
 #: logs of which batches are removed in one iteration of the event loop, at about 0.2 ms each
@@ -49,6 +50,16 @@ class LogTruncations:
         if self._requests.pop(partition, None) is None and partition in self._unsynced:
             self._unsynced[partition] = None
 
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition that is no longer served. A sync in a thread ends without it."""
+        self._requests.pop(partition, None)
+        self._unsynced.pop(partition, None)
+        self._queue.pop(partition, None)
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if a partition is known that is not served."""
+        assert {*self._requests, *self._unsynced, *self._queue} <= served
+
     def wait(self, partition: Partition, done: Done) -> bool:
         """Call ``done`` when the truncation of a log is synced. Return False, without a call, if none is unsynced."""
         if partition not in self._unsynced:
@@ -61,7 +72,7 @@ class LogTruncations:
         group = [self._requests.pop(partition) for partition in partitions]
         if self._requests:
             self._loop.call_soon(self._begin_group)
-        failed = self._replicas.begin_truncations([request for request, _ in group])
+        failed = self._replicas.followers.begin_truncations([request for request, _ in group])
         for request, done in group:
             if (error := failed.get(request.partition)) is not None:
                 done(error)
@@ -80,7 +91,7 @@ class LogTruncations:
                 self._complete(partition)  # an append has synced it
                 continue
             self._syncs += 1
-            self._replicas.sync_truncation(partition, lambda of=partition: self._synced(of))  # type: ignore[misc]
+            self._replicas.followers.sync_truncation(partition, lambda of=partition: self._synced(of))  # type: ignore[misc]
 
     def _synced(self, partition: Partition) -> None:
         self._syncs -= 1

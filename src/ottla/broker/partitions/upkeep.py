@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 
 from ottla.broker.component import Component
 from ottla.broker.environment import Environment
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.seen_metadata import SeenMetadata
+from ottla.broker.partitions.log_upkeep import LogUpkeep
 from ottla.broker.partitions.manager import ReplicaManager
+from ottla.env.metrics import Page
 from ottla.env.tasks import attempt
 
 _PRODUCER_EXPIRY_S = 600.0
@@ -23,6 +26,7 @@ class Upkeep(Component):
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
+        self._logs = LogUpkeep(replicas)
         self._seen = seen
         self._threads = environment.threads
         self._clock = environment.clock
@@ -39,9 +43,9 @@ class Upkeep(Component):
 
     def tick(self, now: float) -> None:
         replicas = self._replicas
-        attempt(replicas.expire_writers, "expire writers")
-        attempt(replicas.check_free_space, "check free space")
-        attempt(replicas.apply_flush_interval, "apply the flush interval")
+        attempt(replicas.commits.expire_writers, "expire writers")
+        attempt(replicas.storage.check_free_space, "check free space")
+        attempt(self._logs.apply_flush_interval, "apply the flush interval")
         attempt(self._evict_producers, "evict producers")
         if now >= self._compaction_due and not attempt(self._compact, "compact logs"):
             self._compaction_due = now + self._compaction_s
@@ -56,6 +60,11 @@ class Upkeep(Component):
             self._expiry_due = now + _PRODUCER_EXPIRY_S
             attempt(self._expire_producers, "expire producers")
 
+    def metrics(self, page: Page) -> Iterator[None]:
+        page.counter("ottla_producers_evicted", "Producers that expired early.", self._logs.producers_evicted)
+        page.gauge("ottla_producers", "Producers whose sequence numbers are kept.", self._logs.producers)
+        yield
+
     async def stop(self) -> None:
         self._write_seen()
 
@@ -64,7 +73,7 @@ class Upkeep(Component):
         self._seen.write(self._metadata.view, self._threads)
 
     def _evict_producers(self) -> None:
-        self._replicas.evict_producers(self._metadata.settings.producer_id_max_count)
+        self._logs.evict_producers(self._metadata.settings.producer_id_max_count)
 
     def _expire_producers(self) -> None:
         oldest_ms = self._clock.wall_ms() - self._metadata.settings.producer_id_expiration_ms
@@ -73,10 +82,10 @@ class Upkeep(Component):
 
     def _compact(self) -> bool:
         """Start or continue a compaction. Return whether one is in progress."""
-        return self._replicas.maybe_compact(self._clock.wall_ms(), self._metadata.settings)
+        return self._logs.maybe_compact(self._clock.wall_ms(), self._metadata.settings)
 
     async def _apply_retention(self) -> None:
         for number, partition in enumerate(self._replicas.all()):
-            attempt(partial(self._replicas.apply_retention, partition, self._clock.wall_ms()), "apply retention")
+            attempt(partial(self._logs.apply_retention, partition, self._clock.wall_ms()), "apply retention")
             if number % 50 == 0:
                 await asyncio.sleep(0)  # serve clients in between

@@ -202,7 +202,7 @@ class ProduceApi(Component):
         filled = shortcut.template.fill(correlation_id, base_offset, append_time, log.log_start_offset)
         reply = TemplateReply(connection, shortcut, filled, correlation_id)
         connection.enqueue(reply)
-        replicas.wait(partition, partition.until(acks), end_offset, reply)
+        replicas.commits.wait(partition, partition.until(acks), end_offset, reply)
         return reply
 
     def _refuse_one(self, request: Request, shortcut: Shortcut, error: KafkaError) -> Reply:
@@ -265,7 +265,7 @@ class ProduceApi(Component):
                         results.append(result)
                         if acks:
                             writer = reply.writer(number, place)
-                            self._replicas.wait(partition, partition.until(acks), end_offset, writer)
+                            self._replicas.commits.wait(partition, partition.until(acks), end_offset, writer)
                         continue
                 except NeedsOpening as needs:
                     opening = needs.opening

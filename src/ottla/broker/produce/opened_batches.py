@@ -70,7 +70,7 @@ class OpenedBatches:
                 if acks:
                     reply.deadline = self._monotonic() + request.parsed.timeout_ms / 1000
                     writer = reply.writer(each.topic_place, each.place)
-                    self._replicas.wait(partition, partition.until(acks), end_offset, writer)
+                    self._replicas.commits.wait(partition, partition.until(acks), end_offset, writer)
             connection.touch()
             reply.end()
             completed = True

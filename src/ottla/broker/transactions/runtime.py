@@ -17,7 +17,8 @@ from typing import Any
 
 from ottla.broker.coordinators.outcome import Outcome
 from ottla.broker.coordinators.runtime import IN_LOG, HostedShard, Operation, ShardRuntime
-from ottla.broker.partitions.manager import AwaitedWrite, ReplicaManager
+from ottla.broker.partitions.group_commit import AwaitedWrite
+from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.transactions.records import (
     Delivery,
@@ -226,7 +227,7 @@ class MarkerWriter:
                 self.retry_later(progress, name)
             return
         waiter = _MarkerWaiter(self, progress, partition, self._clock.monotonic() + _MARKER_TIMEOUT_S)
-        self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
+        self._replicas.commits.wait(partition, partition.until(acks=-1), end, waiter)
 
     async def write_once(self, delivery: Delivery) -> int:
         """Append one marker for a WriteTxnMarkers request, without a retry. Return the error code."""
@@ -239,7 +240,7 @@ class MarkerWriter:
         except KafkaError as error:
             return error.code
         waiter = AwaitedWrite(asyncio.get_running_loop(), self._clock.monotonic() + REQUEST_TIMEOUT_S)
-        self._replicas.wait(partition, partition.until(acks=-1), end, waiter)
+        self._replicas.commits.wait(partition, partition.until(acks=-1), end, waiter)
         code = await waiter.code
         self.note_failure(partition, code)
         return code

@@ -9,7 +9,8 @@ from typing import Protocol
 from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.view import TopicView
-from ottla.broker.partitions.manager import AwaitedWrite, ReplicaManager
+from ottla.broker.partitions.group_commit import AwaitedWrite
+from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.env.clock import Clock
 from ottla.log.opening import NeedsOpening
@@ -108,7 +109,7 @@ class DeadLetters:
         for batch in batches:
             end_offset = await self._append_one(partition, batch, begin_turn)
         written = AwaitedWrite(self._loop, self._clock.monotonic() + _WRITE_S)
-        self._replicas.wait(partition, partition.until(acks), end_offset, written)
+        self._replicas.commits.wait(partition, partition.until(acks), end_offset, written)
         code = await written.code
         if code:
             raise Refused(ErrorCode(code), ErrorCode(code).name)
