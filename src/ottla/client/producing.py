@@ -34,9 +34,10 @@ from ottla.model.batch import (
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.wire import ZERO_UUID
-from ottla.wire.frame import Buffer, write_uvarint
+from ottla.wire.frame import Buffer
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 from ottla.wire.messages.produce import ProduceResponse
+from ottla.wire.primitives import write_uvarint
 
 if TYPE_CHECKING:
     from ottla.client.cluster import Cluster

@@ -6,7 +6,6 @@ Message classes are in `ottla.wire.messages.<api>`; import those you need, each 
 
 from ottla.wire.codec import (
     REQUEST_ELEMENTS_MAX,
-    WireError,
     decode,
     encode,
     request_class,
@@ -15,6 +14,7 @@ from ottla.wire.codec import (
     response_header_version,
 )
 from ottla.wire.messages import APIS
+from ottla.wire.primitives import WireError
 from ottla.wire.schema import ZERO_UUID, Api, Message, Struct
 
 __all__ = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.wire.codec import REQUEST_ELEMENTS_MAX, WireError
+from ottla.wire.codec import REQUEST_ELEMENTS_MAX
 from ottla.wire.frame import (
     HEADER_TAGS_MAX,
     TAGS_MAX,
@@ -22,9 +22,9 @@ from ottla.wire.frame import (
     read_uvarint,
     skip_client_id,
     skip_tags,
-    write_uvarint,
 )
 from ottla.wire.leader_hints import LeaderHint, leader_field
+from ottla.wire.primitives import WireError, write_uvarint
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13

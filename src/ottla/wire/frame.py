@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 
 from ottla.model.types import FrameBuffer
-from ottla.wire.codec import STRING_BYTES_MAX, WireError
+from ottla.wire.primitives import STRING_BYTES_MAX, WireError
 
 Buffer = bytes | memoryview | FrameBuffer
 
@@ -59,15 +59,6 @@ def read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
     if length > STRING_BYTES_MAX + 1:
         raise WireError(f"a string of {length - 1} bytes is longer than Kafka allows ({STRING_BYTES_MAX})")
     return length - 1, position
-
-
-def write_uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def skip_tags(buffer: Buffer, position: int, end: int, count_max: int = TAGS_MAX) -> int:

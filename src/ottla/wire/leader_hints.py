@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.wire.frame import write_uvarint
+from ottla.wire.primitives import write_uvarint
 
 _INT32 = Struct(">i")
 _LEADER = Struct(">ii")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from ottla.wire.codec import WireError
 from ottla.wire.frame import (
     HEADER_TAGS_MAX,
     Buffer,
@@ -18,9 +17,9 @@ from ottla.wire.frame import (
     read_uvarint,
     skip_client_id,
     skip_tags,
-    write_uvarint,
 )
 from ottla.wire.leader_hints import LeaderHint, NodeAddress, leader_field, reply_tags
+from ottla.wire.primitives import WireError, write_uvarint
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13

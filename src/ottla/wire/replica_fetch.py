@@ -14,7 +14,6 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from ottla.wire.codec import WireError
 from ottla.wire.fetch import (
     FOLLOWER_ROW,
     ONE_TOPIC_END,
@@ -23,7 +22,8 @@ from ottla.wire.fetch import (
     SYNCED_TAG_START,
     find_tag,
 )
-from ottla.wire.frame import read_uvarint, skip_tags, write_uvarint
+from ottla.wire.frame import read_uvarint, skip_tags
+from ottla.wire.primitives import WireError, write_uvarint
 
 VERSION = 17
 _FETCH = 1

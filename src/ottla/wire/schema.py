@@ -7,8 +7,8 @@ A class under `ottla.wire.messages` covers every version of one Kafka struct. It
         rack: str | None = field("string", (1, 13), nullable_versions=(1, 13), default=None)
 
 From the declarations the class gets `__slots__`, FIELDS (which field exists in which version, and how it is written)
-and `__init__` with one keyword parameter per field. `ottla.wire.codec` builds encoders and decoders from FIELDS. Type
-checkers and editors know the attributes and the parameters of `__init__` because of `dataclass_transform`.
+and `__init__` with one keyword parameter per field. `ottla.wire.codec_source` builds encoders and decoders from FIELDS.
+Type checkers and editors know the attributes and the parameters of `__init__` by `dataclass_transform`.
 """
 
 from __future__ import annotations

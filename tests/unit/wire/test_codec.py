@@ -16,7 +16,6 @@ from ottla.wire import (
     response_class,
     response_header_version,
 )
-from ottla.wire.codec import _varint
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -33,6 +32,7 @@ from ottla.wire.messages.offset_commit import (
 )
 from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.wire.messages.sync_group import SyncGroupResponse
+from ottla.wire.primitives import write_uvarint
 from ottla.wire.schema import Array, Message, Struct, field
 
 # What messages look like
@@ -324,7 +324,7 @@ def test_elements_of_integer_arrays_count() -> None:
 
 @pytest.mark.parametrize("count", [100, 1_000])
 def test_unknown_tagged_fields_count_as_elements(count: int) -> None:
-    body = encode(HeartbeatRequest(), 4)[:-1] + _varint(count) + b"\x09\0" * count
+    body = encode(HeartbeatRequest(), 4)[:-1] + write_uvarint(count) + b"\x09\0" * count
     decode(HeartbeatRequest, 4, body, 0, count)
     with pytest.raises(WireError, match="more elements"):
         decode(HeartbeatRequest, 4, body, 0, count - 1)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ottla.testing.raw import random_message, read_answer, request_bytes
 from ottla.wire import REQUEST_ELEMENTS_MAX, WireError
 from ottla.wire.fetch import frame_start, parse_fetch, reply_shape
-from ottla.wire.frame import write_uvarint
 from ottla.wire.leader_hints import LeaderHint, NodeAddress, reply_tags
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.primitives import write_uvarint
 
 VERSIONS = range(4, 19)
 REFUSALS = (WireError, IndexError, StructError)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.wire import WireError
-from ottla.wire.codec import STRING_BYTES_MAX
 from ottla.wire.frame import (
     HEADER_TAGS_MAX,
     TAGS_MAX,
@@ -19,8 +18,8 @@ from ottla.wire.frame import (
     read_uvarint,
     skip_client_id,
     skip_tags,
-    write_uvarint,
 )
+from ottla.wire.primitives import STRING_BYTES_MAX, write_uvarint
 
 #: what a parser may raise; dispatch closes the connection for each
 REFUSALS = (WireError, IndexError, StructError)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from ottla.testing.raw import random_message, read_answer, request_bytes
 from ottla.wire import WireError
-from ottla.wire.frame import write_uvarint
 from ottla.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from ottla.wire.primitives import write_uvarint
 from ottla.wire.produce import PartitionResult, ReplyTemplate, build_produce_reply, parse_produce
 
 VERSIONS = range(3, 14)

@@ -12,7 +12,6 @@ import ottla.wire.fetch as fetch_wire
 from ottla.testing.raw import read_answer
 from ottla.wire import WireError, decode, encode
 from ottla.wire.fetch import FetchPartition, parse_fetch
-from ottla.wire.frame import write_uvarint
 from ottla.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -21,6 +20,7 @@ from ottla.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from ottla.wire.primitives import write_uvarint
 from ottla.wire.replica_fetch import VERSION, FetchedRow, FollowerRow, follower_fetch, parse_reply
 
 T1, T2 = b"1" * 16, b"2" * 16
