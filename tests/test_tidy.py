@@ -147,11 +147,11 @@ def test_use_of_an_interface_is_allowed(line: str) -> None:
 def test_broad_except_stands_only_at_the_seams() -> None:
     """Elsewhere it may tidy up, and then goes on with what went wrong."""
     # metrics_server.py and web/app.py answer with status 500.
-    # interrupts.py, flow_runs.py and exporters_run.py hand the exception to the thread that waits.
+    # interrupts.py, flow_runs.py and exporters/running.py hand the exception to the thread that waits.
     # An exporter and tasks.py report it.
     allowed = {
         "broker/dispatch.py", "broker/broker.py", "env/metrics_server.py", "env/tasks.py", "cli/interrupts.py",
-        "pipeline/flow_runs.py", "edge/registry/exporters_run.py", "edge/web/app.py",
+        "pipeline/flow_runs.py", "edge/registry/exporters/running.py", "edge/web/app.py",
     }  # fmt: skip
     for path in FILES:
         for node in ast.walk(_tree(path)):
@@ -170,7 +170,7 @@ OWN_TASKS = {
     "env/tasks.py": "reports the exceptions of all others",
     "env/connections.py": "reports the exception of a connection",
     "broker/access/peer_logins.py": "the thread of one request, which completes the future of those that wait",
-    "edge/registry/exporters_run.py": "the thread of one request, which hands its exception to those that wait",
+    "edge/registry/exporters/running.py": "the thread of one request, which hands its exception to those that wait",
     "edge/registry/service.py": "the records that the reader delivers; a failure ends the process",
     "security/web_documents.py": "a timer that closes a socket",
     "edge/web/authentication.py": "the result of a thread, which requests wait for",

@@ -19,11 +19,11 @@ from tests.unit.registry.registry_fixtures import FakeRegistry, number, record
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
 from ottla.client.security import TLS_PROPERTIES
-from ottla.edge.registry import exporters
 from ottla.edge.registry.answers import version_json
-from ottla.edge.registry.exporters import Entry, Exporter, ExporterState, Task, changes_in, tasks_of
-from ottla.edge.registry.exporters_api import ExporterHandlers
-from ottla.edge.registry.exporters_copy import Conflict, Destination, connect
+from ottla.edge.registry.exporters import definition
+from ottla.edge.registry.exporters.api import ExporterHandlers
+from ottla.edge.registry.exporters.definition import Entry, Exporter, ExporterState, Task, changes_in, tasks_of
+from ottla.edge.registry.exporters.destination import Conflict, Destination, connect
 from ottla.edge.registry.store import Applied
 from ottla.edge.registry.subjects import normalize
 from ottla.edge.web.app import HttpError
@@ -36,7 +36,7 @@ AUTHORITY = trustme.CA(key_type=trustme.KeyType.ECDSA)
 
 
 def make(**members: Any) -> Exporter:
-    return exporters.create({"name": "e", "config": URL} | members, AUTO)
+    return definition.create({"name": "e", "config": URL} | members, AUTO)
 
 
 def code_of(call: Callable[[], object]) -> int:
@@ -133,9 +133,9 @@ def test_secrets_are_hidden_and_kept_when_they_come_back_hidden() -> None:
     shown = exporter.as_json()
     assert shown["config"] == {**URL, "basic.auth.user.info": "[hidden]", "bearer.auth.token": "[hidden]"}
     assert "secret" not in repr(exporter)
-    again = exporters.update(exporter, shown, AUTO)
+    again = definition.update(exporter, shown, AUTO)
     assert again.config == exporter.config
-    changed = exporters.update(exporter, {"config": {**URL, "basic.auth.user.info": "bob:other"}}, AUTO)
+    changed = definition.update(exporter, {"config": {**URL, "basic.auth.user.info": "bob:other"}}, AUTO)
     assert changed.config == {**URL, "basic.auth.user.info": "bob:other"}
 
 
@@ -153,20 +153,20 @@ def test_hidden_secret_is_not_sent_to_another_server(change: dict[str, str]) -> 
     exporter = make(config={**URL, "basic.auth.user.info": "ann:secret", "bearer.auth.token": ""})
     shown = exporter.visible_config()
     with pytest.raises(HttpError) as caught:
-        exporters.update(exporter, {"config": {**shown, **change}}, AUTO)
+        definition.update(exporter, {"config": {**shown, **change}}, AUTO)
     assert caught.value.error_code == 40951
     assert "give the value of basic.auth.user.info in the same request" in caught.value.message
     repeated = {**shown, **change, "schema.registry.basic.auth.user.info": "ann:secret"}
-    assert exporters.update(exporter, {"config": repeated}, AUTO).config["basic.auth.user.info"] == "ann:secret"
+    assert definition.update(exporter, {"config": repeated}, AUTO).config["basic.auth.user.info"] == "ann:secret"
     without = {name: text for name, text in {**shown, **change}.items() if name != "basic.auth.user.info"}
-    assert "basic.auth.user.info" not in exporters.update(exporter, {"config": without}, AUTO).config
+    assert "basic.auth.user.info" not in definition.update(exporter, {"config": without}, AUTO).config
 
 
 def test_update_keeps_members_that_are_absent() -> None:
     old = make(subjects=["a*"], contextType="CUSTOM", context="site", subjectRenameFormat="x${subject}")
-    assert exporters.update(old, {}, AUTO) == old
-    assert exporters.update(old, {"contextType": "AUTO"}, AUTO).context == AUTO
-    assert code_of(lambda: exporters.update(make(), {"contextType": "CUSTOM"}, AUTO)) == 40951
+    assert definition.update(old, {}, AUTO) == old
+    assert definition.update(old, {"contextType": "AUTO"}, AUTO).context == AUTO
+    assert code_of(lambda: definition.update(make(), {"contextType": "CUSTOM"}, AUTO)) == 40951
 
 
 def test_exporters_are_loaded_from_the_records_of_both_topics() -> None:
@@ -175,8 +175,8 @@ def test_exporters_are_loaded_from_the_records_of_both_topics() -> None:
     every = [(first, "g"), (second, "g"), (Entry(make(name="other")), "another-group"), (Entry(make(name="gone")), "g")]
     definitions = [Applied(*entry.definition_record(group), 0, 0) for entry, group in every]
     progress = [Applied(*entry.progress_record(group), 0, 0) for entry, group in every]
-    definitions.append(Applied(*exporters.tombstone("g", "gone"), 0, 0))
-    loaded = exporters.load("g", definitions, progress)
+    definitions.append(Applied(*definition.tombstone("g", "gone"), 0, 0))
+    loaded = definition.load("g", definitions, progress)
     assert loaded == {"e": Entry(make(), ExporterState.STARTING, 7, 1000, "why"), "f": second}
 
 
@@ -187,9 +187,9 @@ def test_secrets_are_encrypted_in_the_topic() -> None:
     assert record.value is not None
     assert b"password" not in record.value
     assert record.value != again.value
-    assert exporters.load("g", [record], [], SecretBox("one"))["e"] == entry
+    assert definition.load("g", [record], [], SecretBox("one"))["e"] == entry
     for other in (None, SecretBox("two")):
-        loaded = exporters.load("g", [record], [], other)["e"].exporter
+        loaded = definition.load("g", [record], [], other)["e"].exporter
         with pytest.raises(PropertyRefused, match=r"password\.encoder\.secret"):
             connect(loaded)
         stored = Entry(loaded).definition_record("g", other).value

@@ -12,5 +12,5 @@
 
 Record format, routes and error codes are those of Confluent's registry, so that either can continue with the topic of
 the other. election.py chooses the leader through a consumer group. The leader also copies schemas to other registries
-(exporters_run.py). Never imports the broker's packages.
+(exporters/running.py). Never imports the broker's packages.
 """

@@ -26,7 +26,7 @@ from ottla.edge.registry.answers import (
     schema_json,
     version_json,
 )
-from ottla.edge.registry.associations import LIFECYCLES, Filter
+from ottla.edge.registry.associations.table import LIFECYCLES, Filter
 from ottla.edge.registry.forwarding import Forwarding, LeaderUnreachable, with_position
 from ottla.edge.registry.records import Json, Record, SchemaVersion, references_json
 from ottla.edge.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version

@@ -15,12 +15,13 @@ from starlette.types import ASGIApp
 from ottla.client.errors import ClientError
 from ottla.client.logins import check_login
 from ottla.client.reachability import why_unreachable
-from ottla.edge.registry import election, errors, exporters_run, store
+from ottla.edge.registry import election, errors, store
 from ottla.edge.registry.answers import MEDIA_TYPES, error_answer
 from ottla.edge.registry.compatibility import LEVELS
 from ottla.edge.registry.election import Instance
-from ottla.edge.registry.exporters_api import ExporterHandlers
-from ottla.edge.registry.exporters_run import Exporters, ExporterSettings
+from ottla.edge.registry.exporters import running
+from ottla.edge.registry.exporters.api import ExporterHandlers
+from ottla.edge.registry.exporters.running import Exporters, ExporterSettings
 from ottla.edge.registry.forwarding import Forwarding
 from ottla.edge.registry.requests import MODES
 from ottla.edge.registry.routes import PARAMETERS, make_operations
@@ -83,16 +84,16 @@ class RegistrySettings(WebSettings):
         "The compatibility level if none is configured.", aliases=("avro.compatibility.level",),
     )  # fmt: skip
     exporter_config_topic = Setting(
-        "exporter.config.topic", STRING, exporters_run.CONFIG_TOPIC_DEFAULT, ANY, "The topic that keeps the exporters."
+        "exporter.config.topic", STRING, running.CONFIG_TOPIC_DEFAULT, ANY, "The topic that keeps the exporters."
     )
     exporter_state_topic = Setting(
-        "exporter.state.topic", STRING, exporters_run.STATE_TOPIC_DEFAULT, ANY,
+        "exporter.state.topic", STRING, running.STATE_TOPIC_DEFAULT, ANY,
         "The topic that keeps the progress of the exporters.",
     )  # fmt: skip
     exporter_max_exporters = Setting(
         "exporter.max.exporters",
         INT,
-        exporters_run.EXPORTERS_MAX_DEFAULT,
+        running.EXPORTERS_MAX_DEFAULT,
         at_least(0),
         "How many exporters there may be.",
     )

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ottla.edge.registry.answers import MEDIA_TYPES
 from ottla.edge.registry.api import SchemaHandlers, SubjectHandlers
-from ottla.edge.registry.api_associations import AssociationHandlers
 from ottla.edge.registry.api_settings import ServiceHandlers, SettingHandlers
-from ottla.edge.registry.association_requests import OPERATIONS
-from ottla.edge.registry.associations import LIFECYCLES
+from ottla.edge.registry.associations.api import AssociationHandlers
+from ottla.edge.registry.associations.requests import OPERATIONS
+from ottla.edge.registry.associations.table import LIFECYCLES
 from ottla.edge.registry.compatibility import LEVELS
-from ottla.edge.registry.exporters import ContextType, ExporterState
-from ottla.edge.registry.exporters_api import ExporterHandlers
+from ottla.edge.registry.exporters.api import ExporterHandlers
+from ottla.edge.registry.exporters.definition import ContextType, ExporterState
 from ottla.edge.registry.forwarding import Forwarding
 from ottla.edge.registry.requests import MODES, RULE_KINDS, RULE_MODES
 from ottla.edge.registry.service import Registry

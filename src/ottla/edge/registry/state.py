@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from ottla.edge.registry.associations import Associations
+from ottla.edge.registry.associations.table import Associations
 from ottla.edge.registry.records import Json, SchemaVersion, check_record
 from ottla.edge.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject, beside
 

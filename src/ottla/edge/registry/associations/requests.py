@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ottla.edge.registry import errors
-from ottla.edge.registry.associations import LIFECYCLES, STRONG, TOPIC, WEAK, Filter
+from ottla.edge.registry.associations.table import LIFECYCLES, STRONG, TOPIC, WEAK, Filter
 from ottla.edge.registry.records import Json
 from ottla.edge.registry.requests import NewSchema, as_object, member
 from ottla.edge.registry.subjects import context_prefix, is_valid

@@ -296,7 +296,7 @@ def load(
 ) -> dict[str, Entry]:
     """Return the exporters of a registry by name, from the records of both topics. One that was running starts.
 
-    A secret that cannot be decrypted stays encrypted; the exporter does not start with it (`exporters_copy.connect`).
+    A secret that cannot be decrypted stays encrypted; the exporter does not start with it (`destination.connect`).
     """
     found = {name: Entry(_parse_stored(value, box)) for name, value in _latest(group, definitions).items()}
     for name, value in _latest(group, progress).items():

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ottla.edge.registry.answers import answer
 from ottla.edge.registry.api import Handlers
-from ottla.edge.registry.exporters_run import Exporters
+from ottla.edge.registry.exporters.running import Exporters
 from ottla.edge.registry.forwarding import Forwarding
 from ottla.edge.registry.records import Json
 from ottla.edge.registry.requests import parse_body

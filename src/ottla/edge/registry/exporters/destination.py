@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import RegistryError, SchemaRegistry
-from ottla.edge.registry.exporters import Exporter, Task
+from ottla.edge.registry.exporters.definition import Exporter, Task
 from ottla.edge.registry.records import Json, SchemaVersion
 from ottla.edge.registry.subjects import Subject
 from ottla.model.registry_secrets import SECRETS, URL

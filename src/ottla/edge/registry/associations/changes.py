@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.edge.registry import changes, errors
-from ottla.edge.registry.association_requests import Resource, Wanted, check_default_subject, check_frozen
-from ottla.edge.registry.associations import STRONG, WEAK, Filter
+from ottla.edge.registry.associations.requests import Resource, Wanted, check_default_subject, check_frozen
+from ottla.edge.registry.associations.table import STRONG, WEAK, Filter
 from ottla.edge.registry.parsing import Parser
 from ottla.edge.registry.records import Association, Record, SchemaVersion
 from ottla.edge.registry.state import State

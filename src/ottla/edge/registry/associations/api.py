@@ -9,11 +9,12 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ottla.edge.registry import association_changes, errors
+from ottla.edge.registry import errors
 from ottla.edge.registry.answers import answer, association_json, flag, page, resource_json
 from ottla.edge.registry.api import Handlers, in_context
-from ottla.edge.registry.association_changes import Put
-from ottla.edge.registry.association_requests import (
+from ottla.edge.registry.associations import changes
+from ottla.edge.registry.associations.changes import Put
+from ottla.edge.registry.associations.requests import (
     CREATE,
     DELETE,
     ResolveSubject,
@@ -24,7 +25,7 @@ from ottla.edge.registry.association_requests import (
     parse_query,
     parse_requests,
 )
-from ottla.edge.registry.associations import LIFECYCLES, TOPIC, Filter
+from ottla.edge.registry.associations.table import LIFECYCLES, TOPIC, Filter
 from ottla.edge.registry.records import Association, Json, Record, SchemaVersion
 from ottla.edge.registry.requests import parse_body
 from ottla.edge.registry.service import NotLeader
@@ -69,7 +70,7 @@ class AssociationHandlers(Handlers):
             body = complete(body)
             resource = Resource.parse(body, dry_run=dry_run)
             wanted = parse_put(body, resource, self._resolver(request), is_create=is_create)
-            rows, records = association_changes.put(
+            rows, records = changes.put(
                 self.state, self.registry.parser, resource, wanted, is_create=is_create, dry_run=dry_run
             )
             return (resource, rows), records
@@ -108,7 +109,7 @@ class AssociationHandlers(Handlers):
         def decide(body: Json) -> tuple[None, list[Record]]:
             if not selected.select(self.state.associations.of_id(resource_id)):
                 raise errors.association_not_found(resource_id)
-            records = association_changes.delete(self.state, resource_id, selected, cascade=cascade, dry_run=dry_run)
+            records = changes.delete(self.state, resource_id, selected, cascade=cascade, dry_run=dry_run)
             return None, records
 
         return await self.change(request, decide, lambda _: Response(status_code=204), has_body=False)
@@ -182,10 +183,10 @@ class AssociationHandlers(Handlers):
         if run.kind == DELETE:
             assert run.unwanted is not None
             selected = Filter(resource.type, [run.unwanted.association_type])
-            return [], association_changes.delete(
+            return [], changes.delete(
                 self.state, resource.id or "", selected, cascade=run.unwanted.cascade, dry_run=dry_run
             )
-        return association_changes.put(
+        return changes.put(
             self.state, self.registry.parser, resource, run.wanted, is_create=run.kind == CREATE, dry_run=dry_run
         )
 

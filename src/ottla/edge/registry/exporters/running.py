@@ -1,6 +1,6 @@
 """Runs the exporters on the leader, and keeps what they are and how far they are.
 
-                    requests (exporters_api.py)
+                    requests (api.py)
                          ▼
     topics ─load─► Exporters: the table ─starts and stops─► a worker for each exporter that is not paused
        ▲                 │                                      │ reads the topic of the schemas from its offset on
@@ -25,9 +25,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.client.errors import ClientError, PropertyRefused
-from ottla.edge.registry import errors, exporters
-from ottla.edge.registry.exporters import Entry, ExporterState, Task, changes_in, tasks_of, tombstone
-from ottla.edge.registry.exporters_copy import Conflict, Destination, connect
+from ottla.edge.registry import errors
+from ottla.edge.registry.exporters import definition
+from ottla.edge.registry.exporters.definition import Entry, ExporterState, Task, changes_in, tasks_of, tombstone
+from ottla.edge.registry.exporters.destination import Conflict, Destination, connect
 from ottla.edge.registry.records import Json, Record
 from ottla.edge.registry.service import NotLeader, Registry
 from ottla.edge.registry.store import StoreSettings, prepare_topic, read_up_to
@@ -122,7 +123,7 @@ class Exporters:
     def files_directory(self) -> str:
         return self._settings.files_directory
 
-    def _checked(self, exporter: exporters.Exporter) -> exporters.Exporter:
+    def _checked(self, exporter: definition.Exporter) -> definition.Exporter:
         """Return the exporter. Raise HttpError 40951 if its destination cannot be the address of a registry."""
         try:
             connect(exporter, self.files_directory)
@@ -144,7 +145,7 @@ class Exporters:
 
     async def create(self, body: Json) -> str:
         """Create an exporter, which starts at once. Return its name."""
-        exporter = self._checked(exporters.create(body, self._auto_context))
+        exporter = self._checked(definition.create(body, self._auto_context))
         async with self._lock:
             await self._load()
             if exporter.name in self._entries:
@@ -164,7 +165,7 @@ class Exporters:
         def decide(entry: Entry) -> Entry:
             if entry.state is not ExporterState.PAUSED:
                 raise errors.exporter_not_paused(name)
-            exporter = self._checked(exporters.update(entry.exporter, body, self._auto_context))
+            exporter = self._checked(definition.update(entry.exporter, body, self._auto_context))
             return replace(entry, exporter=exporter)
 
         await self._change(name, decide)
@@ -288,7 +289,7 @@ class Exporters:
         if not self._has_topics():
             return {}
         definitions, progress = (read_up_to(store, 0)[0] for store in self._topics())
-        return exporters.load(self._group, definitions, progress, self._settings.box)
+        return definition.load(self._group, definitions, progress, self._settings.box)
 
     # Workers
 
