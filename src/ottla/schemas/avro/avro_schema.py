@@ -26,6 +26,7 @@ from ottla.schemas.schema import (
     SchemaType,
     UnknownFormat,
 )
+from ottla.schemas.tags import MEMBER
 
 #: a character of UTF-8 has at most this many bytes
 _CHARACTER_BYTES_MAX: Final = 4
@@ -103,7 +104,7 @@ class AvroSchema(ParsedSchema):
         return same_schema_and_documentation(self._root, other._root, Budget())
 
     def tags(self) -> frozenset[str]:
-        return tags.find_tags(json_text.read(self._text)) if tags.TAGS in self._text else frozenset()
+        return frozenset(tags.TAGS.inside(json_text.read(self._text))) if MEMBER in self._text else frozenset()
 
     def tagged_entities(self) -> Mapping[Entity, frozenset[str]]:
         return tags.tagged_entities(self._root)

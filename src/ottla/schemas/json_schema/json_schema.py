@@ -10,7 +10,7 @@ from ottla.schemas.json_schema.differences import COMPATIBLE, COMPATIBLE_LENIENT
 from ottla.schemas.json_schema.documents import Documents
 from ottla.schemas.json_schema.nodes import SchemaNodes
 from ottla.schemas.json_schema.report import Differences, Side
-from ottla.schemas.json_schema.tags import change_tags, tagged_entities, tags_in
+from ottla.schemas.json_schema.tags import TAGS, change_tags, tagged_entities
 from ottla.schemas.json_schema.text import JsonValue, print_json, sort_members
 from ottla.schemas.schema import (
     NO_REFERENCES,
@@ -95,7 +95,7 @@ class JsonSchema(ParsedSchema):
         return not self._resolved.references or self._resolved.references == other.resolved.references
 
     def tags(self) -> frozenset[str]:
-        return frozenset(tags_in(self._root))
+        return frozenset(TAGS.inside(self._root))
 
     def tagged_entities(self) -> Mapping[Entity, frozenset[str]]:
         return tagged_entities(self._nodes)

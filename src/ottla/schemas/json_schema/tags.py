@@ -8,7 +8,7 @@ References are not followed: what a definition holds is reached by the path of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from ottla.schemas.json_schema.model import (
@@ -24,50 +24,30 @@ from ottla.schemas.json_schema.model import (
 from ottla.schemas.json_schema.nodes import SchemaNodes
 from ottla.schemas.json_schema.text import JsonValue, print_json
 from ottla.schemas.schema import Entity, InvalidSchema
+from ottla.schemas.tags import JsonTags, TagsByEntity
 
-_TAGS: Final = "confluent:tags"
+TAGS: Final = JsonTags(lambda tag: None)
 _RECORD: Final = "sr_record"
 _FIELD: Final = "sr_field"
 _Schema = dict[str, JsonValue]
 
 
-def tags_in(schema: JsonValue) -> Iterator[str]:
-    """Yield the tags of a schema and of everything inside of it."""
-    pending = [schema]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            yield from _own_tags(value)
-            pending.extend(value.values())
-        elif isinstance(value, list):
-            pending.extend(value)
-
-
 def tagged_entities(nodes: SchemaNodes) -> dict[Entity, frozenset[str]]:
     """Return the tags of each record and field that has some."""
-    return {entity: frozenset(_own_tags(schema)) for entity, schema in _entities(nodes) if _own_tags(schema)}
+    return TAGS.of_entities(_entities(nodes))
 
 
-def change_tags(
-    nodes: SchemaNodes, add: Mapping[Entity, frozenset[str]], remove: Mapping[Entity, frozenset[str]]
-) -> None:
+def change_tags(nodes: SchemaNodes, add: TagsByEntity, remove: TagsByEntity) -> None:
     """Add and remove tags in the schemas themselves. Raise InvalidSchema if there is no such record or field."""
     schemas = dict(_entities(nodes))
-    for entity in dict.fromkeys((*add, *remove)):
+
+    def find(entity: Entity) -> _Schema:
         schema = schemas.get(Entity(entity.kind.lower(), entity.path))
         if schema is None:
             raise InvalidSchema(f"the schema has no {entity.kind} at the path {entity.path!r}")
-        tags = dict.fromkeys((*_own_tags(schema), *sorted(add.get(entity, ()))))
-        left = [tag for tag in tags if tag not in remove.get(entity, ())]
-        if left:
-            schema[_TAGS] = left
-        else:
-            schema.pop(_TAGS, None)
+        return schema
 
-
-def _own_tags(schema: _Schema) -> list[str]:
-    tags = schema.get(_TAGS)
-    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+    TAGS.change(find, add, remove)
 
 
 def _entities(nodes: SchemaNodes) -> Iterator[tuple[Entity, _Schema]]:

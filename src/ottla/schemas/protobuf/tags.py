@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Final
 
@@ -20,6 +20,7 @@ from ottla.schemas.protobuf.model import (
 )
 from ottla.schemas.protobuf.normal_form import merge_options
 from ottla.schemas.schema import Entity, InvalidSchema
+from ottla.schemas.tags import TagsByEntity, changed_tags
 
 _FILE: Final = "confluent.file_meta"
 _MESSAGE: Final = "confluent.message_meta"
@@ -66,16 +67,15 @@ def tagged_entities(file: File) -> dict[Entity, frozenset[str]]:
     return tagged
 
 
-def tagged_file(file: File, add: Mapping[Entity, frozenset[str]], remove: Mapping[Entity, frozenset[str]]) -> File:
+def tagged_file(file: File, add: TagsByEntity, remove: TagsByEntity) -> File:
     """Return a copy of the file with tags added, then removed. Raise InvalidSchema if an element does not exist."""
     file = deepcopy(file)
     for entity in dict.fromkeys([*add, *remove]):
         is_field = entity.kind == "sr_field"
         element = _element(file, entity.path.removeprefix(".").split("."), is_field)
         name = _FIELD if is_field else _MESSAGE
-        tags = list(dict.fromkeys([*_tags(element.options, name), *sorted(add.get(entity, ()))]))
-        removed = remove.get(entity, frozenset())
-        element.options = _with_tags(element.options, name, [tag for tag in tags if tag not in removed])
+        tags = changed_tags(entity, _tags(element.options, name), add, remove)
+        element.options = _with_tags(element.options, name, tags)
     return file
 
 
