@@ -26,7 +26,7 @@ _NAME_CHARS_MAX: Final = 64
 
 
 class CertificateInfo(NamedTuple):
-    """What people want to know of a certificate."""
+    """The fields of a certificate that `ottla cert` prints."""
 
     #: the common name; the whole subject if it has none
     name: str
@@ -46,7 +46,7 @@ def new_authority(name: str, *, now: datetime.datetime, days: int) -> KeyPair:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(name)
     usage = _key_usage(signs_certificates=True)
-    builder = _builder(subject, subject, key, key, now, days)
+    builder = _builder(subject, subject, key, key, now=now, days=days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(usage, critical=True)
     return _pair(key, [builder.sign(key, hashes.SHA256())])
@@ -65,7 +65,7 @@ def issue(
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if for_broker:
         uses.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
-    builder = _builder(_subject(name), issuer.subject, key, signer, now, days)
+    builder = _builder(_subject(name), issuer.subject, key, signer, now=now, days=days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -125,7 +125,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Any, signer: Any, now: datetime.datetime, days: int
+    subject: x509.Name, issuer: x509.Name, key: Any, signer: Any, *, now: datetime.datetime, days: int
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())

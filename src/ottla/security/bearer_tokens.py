@@ -149,9 +149,15 @@ class TokenSource:
     """The current token. All methods may be called in any thread; ``renew`` and ``token`` block."""
 
     def __init__(
-        self, fetch: Callable[[], str], *, rules: RefreshRules | None = None, user_claim: str = "sub",
-        is_file: bool = False, wall: Callable[[], float] = time.time, random: Callable[[], float] = lambda: 0.5,
-    ) -> None:  # fmt: skip
+        self,
+        fetch: Callable[[], str],
+        *,
+        rules: RefreshRules | None = None,
+        user_claim: str = "sub",
+        is_file: bool = False,
+        wall: Callable[[], float] = time.time,
+        random: Callable[[], float] = lambda: 0.5,
+    ) -> None:
         """``is_file``: the token is read at each login, because it costs nothing and the file may have changed."""
         self._fetch = fetch
         self._rules = rules or RefreshRules()

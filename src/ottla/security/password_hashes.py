@@ -50,14 +50,16 @@ class PasswordHash(NamedTuple):
 
     def is_password(self, password: bytes) -> bool:
         """Return whether this is the password. Takes as long for a wrong one."""
-        return hmac.compare_digest(self.hash, _scrypt(password, self.salt, self.ln, self.r, self.p, len(self.hash)))
+        return hmac.compare_digest(
+            self.hash, _scrypt(password, self.salt, ln=self.ln, r=self.r, p=self.p, size=len(self.hash))
+        )
 
 
 def hash_password(password: bytes, salt: bytes, *, ln: int = 15, r: int = 8, p: int = 3) -> PasswordHash:
-    return PasswordHash(ln, r, p, salt, _scrypt(password, salt, ln, r, p, _HASH_BYTES))
+    return PasswordHash(ln, r, p, salt, _scrypt(password, salt, ln=ln, r=r, p=p, size=_HASH_BYTES))
 
 
-def _scrypt(password: bytes, salt: bytes, ln: int, r: int, p: int, size: int) -> bytes:
+def _scrypt(password: bytes, salt: bytes, *, ln: int, r: int, p: int, size: int) -> bytes:
     memory = 128 * r * ((1 << ln) + p + 2)
     return hashlib.scrypt(password, salt=salt, n=1 << ln, r=r, p=p, maxmem=memory + (1 << 20), dklen=size)
 

@@ -124,7 +124,7 @@ class KerberosPrincipalMapper:
                     f"sasl.kerberos.principal.to.local.rules: rule {len(self._rules) + 1} is neither DEFAULT nor "
                     "RULE:[n:string](regexp)s/pattern/replacement/g with an optional /L or /U"
                 )
-            self._rules.append(self._default if match[1] else _kerberos_rule(*match.groups()[1:]))
+            self._rules.append(self._default if match[1] else _kerberos_rule(match))
             position = match.end()
         self._rules = self._rules or [self._default]
 
@@ -146,10 +146,9 @@ class KerberosPrincipalMapper:
         raise AuthenticationFailed(f"no rule of sasl.kerberos.principal.to.local.rules matches {kerberos_name!r}")
 
 
-def _kerberos_rule(
-    count: str, text: str, condition: str | None, pattern: str | None, replacement: str | None, repeat: str | None,
-    case: str | None,
-) -> Callable[[Sequence[str], str], str | None]:  # fmt: skip
+def _kerberos_rule(rule: re.Match[str]) -> Callable[[Sequence[str], str], str | None]:
+    """Return the function of a rule. Raise SecurityConfigError if it has an invalid regular expression."""
+    _, count, text, condition, pattern, replacement, repeat, case = rule.groups()
     setting = "sasl.kerberos.principal.to.local.rules"
     matches = _compile(setting, condition) if condition is not None else None
     replaces = _compile(setting, pattern) if pattern is not None else None

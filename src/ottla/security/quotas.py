@@ -37,9 +37,9 @@ BURST_S: Final = 1.0
 THROTTLE_S_MAX: Final = (2**31 - 1) / 1000
 #: as in Kafka, a client is throttled by at most one window at a time for the time of its requests
 REQUEST_THROTTLE_S_MAX: Final = 1.0
-#: what a client can owe of request time; Kafka forgets after as long
+#: a bucket for request time goes below zero by at most this many seconds; Kafka's windows cover the same time
 _REQUEST_DEBT_S_MAX: Final = 11.0
-#: buckets that are kept; when there are more, those of clients that owe nothing are forgotten
+#: buckets that are kept; when there are more, full ones are deleted
 _BUCKETS_MAX: Final = 50_000
 
 
@@ -70,14 +70,19 @@ class Entity(NamedTuple):
 
 
 class Bucket:
-    """What is left of a quota."""
+    """The token bucket of one quota; below zero while its client must wait."""
 
     __slots__ = ("_burst_s", "_changed_at", "_debt_s_max", "_left", "_wait_s_max", "rate")
 
     def __init__(
-        self, rate: float, now: float, *, burst_s: float = BURST_S, wait_s_max: float = THROTTLE_S_MAX,
+        self,
+        rate: float,
+        now: float,
+        *,
+        burst_s: float = BURST_S,
+        wait_s_max: float = THROTTLE_S_MAX,
         debt_s_max: float = math.inf,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.rate = rate
         self._burst_s = burst_s
         self._wait_s_max = wait_s_max
@@ -101,7 +106,7 @@ class Bucket:
         return min(-self._left / self.rate, self._wait_s_max)
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until nothing is owed; 0 if nothing is."""
+        """Return the seconds until the bucket is at zero again; 0 if it is not below zero."""
         self._fill(now)
         return 0.0 if self._left >= 0 else min(-self._left / self.rate, self._wait_s_max)
 
@@ -118,7 +123,10 @@ class Bucket:
         return self._left >= self.size
 
     def change_rate(self, rate: float, now: float) -> None:
-        """Fill at another rate from now on. What is owed takes less time at a higher rate, never more at a lower."""
+        """Fill at another rate from now on.
+
+        A higher rate shortens the time that a client must still wait; a lower rate does not extend it.
+        """
         self._fill(now)
         self._left = max(self._left, self._left / self.rate * rate) if self._left < 0 else self._left
         self.rate = rate
@@ -181,7 +189,7 @@ class Quotas:
             self._rates.pop(entity, None)
         names = {name for each in self._rates.values() for name in each}
         self.active = frozenset(quota for quota in Quota if quota.value in names)
-        # Buckets keep what is owed. Their rates are looked up again when they are needed next.
+        # Buckets keep their tokens. Their rates are looked up again when they are used next.
         self._resolved.clear()
 
     def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:

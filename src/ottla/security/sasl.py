@@ -115,9 +115,11 @@ class PlainExchange:
     """
 
     def __init__(
-        self, passwords: Mapping[str, str], find: Mapping[Mechanism, FindCredential],
+        self,
+        passwords: Mapping[str, str],
+        find: Mapping[Mechanism, FindCredential],
         work_of_unknown: Callable[[str], Work] = lambda name: OWN_WORK,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``work_of_unknown`` returns what is computed for a user without SCRAM credentials."""
         self._passwords = passwords
         self._find = find

@@ -5,7 +5,7 @@
     client  c=biws,r=both nonces,p=proof
     server  v=signature
 
-The store has keys that are derived from the password, never the password. Somebody who can read them cannot log in.
+The store has keys that are derived from the password, never the password. They do not allow a login.
 
 An unknown user gets a salt, too, always the same one, and is refused at the same point as a wrong password: an attacker
 cannot find out which users exist.
@@ -172,7 +172,7 @@ class ScramServer:
         return challenge.encode()
 
     def _fake(self, user: str) -> ScramCredential:
-        """Return the credential of an unknown user: nobody has its password, and its salt is always the same."""
+        """Return the credential of an unknown user: no password matches it, and its salt is always the same."""
 
         def derive(purpose: str) -> bytes:
             return _hmac(self._mechanism, self._secret, f"{purpose}\0{name}".encode())

@@ -32,9 +32,14 @@ class TokenKeys:
     """The keys of one issuer. All methods may be called in any thread."""
 
     def __init__(
-        self, url: str, *, refresh_s: float, monotonic: Callable[[], float],
-        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, read: Callable[[str], bytes] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        *,
+        refresh_s: float,
+        monotonic: Callable[[], float],
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        read: Callable[[str], bytes] | None = None,
+    ) -> None:
         """Raise SecurityConfigError if the URL is not allowed, or if it names a file that has no keys.
 
         A web server is not asked now: a broker must be able to start while the issuer is down. ``tls`` returns the

@@ -82,9 +82,13 @@ def read_file(parts: SplitResult, size_bytes_max: int) -> bytes:
 
 
 def request_document(
-    parts: SplitResult, limits: Limits, *, tls: ssl.SSLContext | None, headers: Mapping[str, str],
+    parts: SplitResult,
+    limits: Limits,
+    *,
+    tls: ssl.SSLContext | None,
+    headers: Mapping[str, str],
     body: bytes | None = None,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Return the document at an http(s) URL: by POST if there is a body, otherwise by GET. Raise DocumentError."""
     connection = _connection(parts, limits.connect_s, tls)
     deadline = _Deadline(connection, limits.total_s)

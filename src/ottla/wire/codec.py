@@ -54,7 +54,7 @@ def decode(
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The body of `message` in `version`; fields that version lacks are left out.
+    """Return the body of `message` in `version`, without the fields that this version lacks.
 
     :raises ValueError: if a value does not fit its field, or the class has no such version.
     """
@@ -71,7 +71,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """Version of the header before a request; a version too new for Ottla has the header of the newest."""
+    """Return the version of the header of a request; versions that Ottla does not know have that of the newest."""
     return 2 if version >= _flexible_from(api_key) else 1
 
 
@@ -84,12 +84,12 @@ def response_header_version(api_key: int, version: int) -> int:
 
 
 def request_class(api_key: int) -> type[Message]:
-    """The request class of an API in APIS, imported on first use."""
+    """Return the request class of an API in APIS, imported on first use."""
     return _message_class(api_key, "Request")
 
 
 def response_class(api_key: int) -> type[Message]:
-    """The response class of an API in APIS, imported on first use."""
+    """Return the response class of an API in APIS, imported on first use."""
     return _message_class(api_key, "Response")
 
 
@@ -133,7 +133,7 @@ def _check_version(cls: type[Message], version: int, error: type[Exception]) -> 
 
 
 def _find_misfit(value: Struct, version: int, path: str) -> str | None:
-    """Say which value made encoding fail. Slow, and only reached when it did."""
+    """Return which value made encoding fail; None if it is not found. Slow: call it only after a failure."""
     for field in type(value).FIELDS:
         if field.is_in(version):
             found = _find_misfit_value(getattr(value, field.name), field, version, f"{path}.{field.name}")

@@ -53,7 +53,7 @@ class _Source:
         self.indent -= 1
 
     def fresh(self, prefix: str) -> str:
-        """A local name nothing else uses."""
+        """Return a new local name."""
         self.serial += 1
         return f"{prefix}{self.serial}"
 
@@ -447,7 +447,7 @@ class EncoderSource(_Source):
 
 
 def _read_varint(buffer: bytes | memoryview, position: int, low: int) -> tuple[int, int]:
-    """Finish an unsigned varint whose first byte, `low`, said that more follow."""
+    """Return an unsigned varint whose first byte, `low`, was read, and the position behind it."""
     value = low & 0x7F
     for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
         byte = buffer[position]
@@ -468,7 +468,7 @@ def _read_string_varint(buffer: bytes | memoryview, position: int, low: int) -> 
 
 
 def _skip_tags(buffer: bytes | memoryview, position: int, end: int, count: int) -> int:
-    """Pass over tagged fields this version does not know; newer clients send them without a new version."""
+    """Return the position behind tagged fields that are unknown: newer clients send them without a new version."""
     for _ in range(count):
         tag = buffer[position]
         position += 1

@@ -1,4 +1,4 @@
-"""Fetch (1) v4-v18, by hand: fixed-size rows are unpacked in one go, file regions go into the reply unread.
+"""Fetch (1) v4-v18, by hand: fixed-size rows are unpacked in one call, and file regions are sent without being read.
 
 v4 isolation level. v5 log start offset. v7 fetch sessions. v9 current leader epoch. v11 rack. v12 flexible, last
 fetched epoch. v13 topic ids. v15 replica state as a tagged field. v16 node endpoints. v17 directory id of a replica.
@@ -156,7 +156,7 @@ def parse_fetch(buffer: Buffer, start: int, end: int, version: int) -> FetchRequ
             replica_id, replica_epoch = _read_replica_state(buffer, position, end)
         position = skip_tags(buffer, position, end)
     if position > end:
-        # What was read there is another request's.
+        # The bytes behind the end belong to another request.
         raise WireError("the request does not end within the frame")
     return FetchRequest(
         wait_ms, min_bytes, max_bytes, isolation == 1, session_id, session_epoch, topics, forgotten, replica_id,
@@ -335,9 +335,16 @@ class ReplyShape:
         return head + _INT32.pack(throttle_ms)
 
     def partition_start(
-        self, index: int, error_code: int, high_watermark: int, last_stable_offset: int, log_start_offset: int,
-        records_bytes: int, aborted: list[tuple[int, int]] | None = None, preferred_replica: int = -1,
-    ) -> bytes:  # fmt: skip
+        self,
+        index: int,
+        error_code: int,
+        high_watermark: int,
+        last_stable_offset: int,
+        log_start_offset: int,
+        records_bytes: int,
+        aborted: list[tuple[int, int]] | None = None,
+        preferred_replica: int = -1,
+    ) -> bytes:
         """Return everything before the records. ``aborted`` is None for a read_uncommitted reader."""
         fields = [index, error_code, high_watermark, last_stable_offset]
         if self.version >= 5:

@@ -25,7 +25,7 @@ _REPLY_V1 = Struct(">iix")
 
 
 def skip_client_id(buffer: Buffer, position: int, end: int) -> int:
-    """The position behind the client id that starts at ``position``; its length may be -1 for none."""
+    """Return the position behind the client id that starts at ``position``; its length is -1 if there is none."""
     (length,) = _INT16.unpack_from(buffer, position)
     following: int = position + 2 + (length if length > 0 else 0)
     if length < -1 or following > end:
@@ -34,13 +34,13 @@ def skip_client_id(buffer: Buffer, position: int, end: int) -> int:
 
 
 def read_client_id(buffer: Buffer, position: int, end: int) -> str:
-    """The client id as text; none counts as empty."""
+    """Return the client id as text; empty if there is none."""
     following = skip_client_id(buffer, position, end)
     return bytes(buffer[position + 2 : following]).decode("utf-8", "replace")
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes, and the position behind it."""
+    """Return an unsigned varint of at most five bytes, and the position behind it. Raise WireError if it is longer."""
     value = shift = 0
     while True:
         byte = buffer[position]
@@ -54,7 +54,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The length of a compact string, -1 for null, and the position behind it."""
+    """Return the length of a compact string, -1 for null, and the position behind it. Raise WireError."""
     length, position = read_uvarint(buffer, position)
     if length > STRING_BYTES_MAX + 1:
         raise WireError(f"a string of {length - 1} bytes is longer than Kafka allows ({STRING_BYTES_MAX})")
@@ -62,10 +62,10 @@ def read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, end: int, count_max: int = TAGS_MAX) -> int:
-    """The position behind a section of tagged fields, none of which matters here.
+    """Return the position behind a section of tagged fields, without reading them.
 
     Raise WireError if there are more than ``count_max``: there may be a section for each partition of a request.
-    What lies behind ``end`` in the buffer is another request's: a section that begins there does not exist.
+    Bytes behind ``end`` belong to another request, so a section cannot begin there.
     """
     if position >= end:
         raise WireError("the frame ends where tagged fields should be")
@@ -85,7 +85,7 @@ def skip_tags(buffer: Buffer, position: int, end: int, count_max: int = TAGS_MAX
 
 
 def frame_reply(correlation_id: int, body: bytes, header_version: int) -> bytes:
-    """Size, response header and body."""
+    """Return a reply frame: size, response header and body."""
     if header_version:
         return _REPLY_V1.pack(len(body) + 5, correlation_id) + body
     return _REPLY_V0.pack(len(body) + 4, correlation_id) + body

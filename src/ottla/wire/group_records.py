@@ -1,6 +1,6 @@
-"""What consumer groups keep as bytes outside of requests: values of ``__consumer_offsets``, the "consumer" protocol.
+"""Schemas of consumer groups besides requests: values of ``__consumer_offsets``, and the "consumer" protocol.
 
-The tables are those of Apache Kafka 4.3. Tagged fields that Ottla makes no use of are left out; they are skipped.
+The tables are those of Apache Kafka 4.3. Tagged fields that Ottla does not use are left out; a decoder skips them.
 Each of these is written after an int16 with its version, which is not part of the schema.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ottla.wire.schema import ZERO_UUID, Array, Message, Struct, field
 
 # -- values of __consumer_offsets -------------------------------------------------------------------------------------
-# A string is nullable here even where Kafka allows no null: one odd null must not keep a whole log from loading.
+# A string is nullable here even where Kafka allows no null, so that an unexpected null does not stop the load of a log.
 
 
 class OffsetCommitValue(Message, versions=(0, 4), flexible_from=4):

@@ -1,4 +1,4 @@
-"""Produce (0) v3-v13, by hand: the request is looked at, not copied; the reply is put together from few pieces.
+"""Produce (0) v3-v13, by hand: the request is parsed in place, not copied; the reply is joined from few pieces.
 
 v3 batches of format 2 only, transactional id. v5 log start offset. v8 record errors. v9 flexible. v10 leader hints.
 v12 implicit transactions. v13 topic id instead of name.
@@ -38,7 +38,7 @@ _SIZE_CORRELATION = Struct(">ii")
 
 
 class PartitionData(NamedTuple):
-    """Where one partition's batch lies in the request; start and end are -1 when there is none."""
+    """The position of one partition's batch in the request; start and end are -1 if there is none."""
 
     partition: int
     start: int
@@ -110,7 +110,7 @@ def parse_produce(buffer: Buffer, start: int, end: int, version: int) -> Produce
             position = following
         topics.append((name, partitions))
     if position > end:
-        # What was read there is another request's.
+        # The bytes behind the end belong to another request.
         raise WireError("the request does not end within the frame")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
@@ -163,9 +163,12 @@ def _check_count(count: int, position: int, end: int) -> None:
 
 
 def build_produce_reply(
-    correlation_id: int, version: int, topics: list[tuple[bytes, list[PartitionResult]]],
-    nodes: Sequence[NodeAddress] = (), throttle_ms: int = 0,
-) -> bytes:  # fmt: skip
+    correlation_id: int,
+    version: int,
+    topics: list[tuple[bytes, list[PartitionResult]]],
+    nodes: Sequence[NodeAddress] = (),
+    throttle_ms: int = 0,
+) -> bytes:
     """Return the whole reply frame. ``nodes`` are the addresses of the leaders in the results."""
     flexible = version >= FLEXIBLE_FROM
     out: list[bytes] = [b"\0" if flexible else b"", _count(len(topics), flexible)]
@@ -203,7 +206,7 @@ def _result(result: PartitionResult, version: int) -> bytes:
 
 
 class ReplyTemplate:
-    """A reply for one partition that differs only in correlation id and offsets: most replies there are."""
+    """A reply for one partition that differs only in correlation id and offsets, as most replies do."""
 
     __slots__ = ("_head", "_pack", "_size", "_tail", "_with_start")
 

@@ -81,10 +81,19 @@ class FetchedRows(NamedTuple):
 
 
 def follower_fetch(
-    correlation_id: int, client_id: bytes, *, replica_id: int, replica_epoch: int, max_wait_ms: int, min_bytes: int,
-    size_bytes_max: int, session_id: int, session_epoch: int, topics: Mapping[bytes, Sequence[FollowerRow]],
+    correlation_id: int,
+    client_id: bytes,
+    *,
+    replica_id: int,
+    replica_epoch: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    size_bytes_max: int,
+    session_id: int,
+    session_epoch: int,
+    topics: Mapping[bytes, Sequence[FollowerRow]],
     forgotten: Mapping[bytes, Sequence[int]],
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Return header and body of a request, without the size; topics are given by their ids."""
     out = [
         _HEADER.pack(_FETCH, VERSION, correlation_id, len(client_id)), client_id, _NO_TAGS,

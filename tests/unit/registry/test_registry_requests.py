@@ -64,8 +64,10 @@ def change_tags(registry: FakeRegistry, body: dict[str, Any]) -> None:
     new = NewSchema.parse({"schema": record("A", number("x")), "schemaTagsToAdd": body.get("tagsToAdd")})
     row = registry.state.latest("s")
     assert row is not None
-    rules = sent.rules_to_merge
-    registry.apply(changes.change_tags(registry.state, registry.parser, "s", row, new, rules, sent.new_version).records)
+    changed = changes.change_tags(
+        registry.state, registry.parser, "s", row, new, rules=sent.rules_to_merge, version=sent.new_version
+    )
+    registry.apply(changed.records)
 
 
 @pytest.mark.parametrize("work", [register, look_up, configure, change_tags])

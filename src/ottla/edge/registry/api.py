@@ -61,9 +61,13 @@ class Handlers:
         return (self.state.alias_of(text) or text) if follows_alias else text
 
     async def change(
-        self, request: Request, decide: Callable[[Json], tuple[_T, list[Record]]],
-        respond: Callable[[_T], Response], *, has_body: bool = True,
-    ) -> Response:  # fmt: skip
+        self,
+        request: Request,
+        decide: Callable[[Json], tuple[_T, list[Record]]],
+        respond: Callable[[_T], Response],
+        *,
+        has_body: bool = True,
+    ) -> Response:
         """Make a change here if this instance is the leader, otherwise let the leader make it."""
         data = await request.body()
         body = parse_body(data) if has_body else {}
@@ -437,7 +441,9 @@ class SubjectHandlers(Handlers):
             # The rules are those of the version before the new one, whatever version the tags are added to.
             before = self.state.get(subject, sent.new_version - 1 if sent.new_version > 1 else -1)
             rules = _changed_rules(None if before is None else before.rule_set, new.rule_set, sent)
-            return changes.change_tags(self.state, self.registry.parser, subject, row, new, rules, sent.new_version)
+            return changes.change_tags(
+                self.state, self.registry.parser, subject, row, new, rules=rules, version=sent.new_version
+            )
 
         return await self.change(request, decide, lambda row: answer(request, registered_json(row)))
 

@@ -154,9 +154,15 @@ def _parse(parser: Parser, subject: str, new: NewSchema, *, normalize: bool, is_
 
 
 def register(
-    state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool, force: bool = False,
+    state: State,
+    parser: Parser,
+    subject: str,
+    new: NewSchema,
+    *,
+    normalize: bool,
+    force: bool = False,
     others: Sequence[SchemaVersion] = (),
-) -> Registered:  # fmt: skip
+) -> Registered:
     """Register a schema, or return the version that it has already.
 
     ``others`` are the versions that the same change has registered before. Raise HttpError: 42205 if the mode or an
@@ -170,7 +176,7 @@ def register(
     if new.tags_to_add or new.tags_to_remove:
         new = _with_tags(parser, subject, new)
     if not is_import:
-        new = _completed(parser, config, subject, new, latest, version_next)
+        new = _completed(parser, config, subject, new, latest, version_next=version_next)
     if not new.text.strip():
         raise errors.invalid_schema("the schema is empty")
     new = _with_pinned_references(state, subject, new)
@@ -196,7 +202,7 @@ def register(
     row = SchemaVersion(
         subject=subject,
         version=new.version if new.version > 0 else _next(version_next - 1, f"versions of subject '{subject}'"),
-        id=_choose_id(state, subject, new, guid, schema_id, others),
+        id=_choose_id(state, subject, new, guid=guid, schema_id=schema_id, others=others),
         text=parsed.text,
         schema_type=new.schema_type,
         references=new.references,
@@ -235,7 +241,7 @@ def _with_tags(parser: Parser, subject: str, new: NewSchema) -> NewSchema:
 
 
 def _completed(
-    parser: Parser, config: Json, subject: str, new: NewSchema, latest: SchemaVersion | None, version_next: int
+    parser: Parser, config: Json, subject: str, new: NewSchema, latest: SchemaVersion | None, *, version_next: int
 ) -> NewSchema:
     """Return the schema with what it takes over from the latest version and from the configuration."""
     if not new.text.strip() and latest is not None:
@@ -276,7 +282,7 @@ def _next(last: int, what: str) -> int:
 
 
 def _choose_id(
-    state: State, subject: str, new: NewSchema, guid: str, schema_id: int, others: Sequence[SchemaVersion]
+    state: State, subject: str, new: NewSchema, *, guid: str, schema_id: int, others: Sequence[SchemaVersion]
 ) -> int:
     """Return the id of a new version. Raise HttpError 42205 if the chosen id names another schema.
 
@@ -472,7 +478,7 @@ def _is_inside(subject: str, context: str | None) -> bool:
 
 
 def change_tags(
-    state: State, parser: Parser, subject: str, row: SchemaVersion, new: NewSchema, rules: Json | None, version: int
+    state: State, parser: Parser, subject: str, row: SchemaVersion, new: NewSchema, *, rules: Json | None, version: int
 ) -> Registered:
     """Register a copy of a version with other tags, metadata and rules."""
     tagged = _with_tags(parser, subject, new)

@@ -225,9 +225,14 @@ _NO_WRITE: Final = (
 
 
 def make_operations(
-    registry: Registry, forwarding: Forwarding, exporters: ExporterHandlers, *, cluster_id: str, group: str,
+    registry: Registry,
+    forwarding: Forwarding,
+    exporters: ExporterHandlers,
+    *,
+    cluster_id: str,
+    group: str,
     request_max_bytes: int,
-) -> list[Operation]:  # fmt: skip
+) -> list[Operation]:
     """Return the operations of the registry."""
     schemas, subjects = SchemaHandlers(registry, forwarding), SubjectHandlers(registry, forwarding)
     settings = SettingHandlers(registry, forwarding)
@@ -246,10 +251,19 @@ def make_operations(
 
 
 def _row(
-    method: str, path: str, handler: Handler, summary: str, tag: str, result: Schema | None, *,
-    query: Sequence[Parameter] = (), body: Schema | None = None, errors: Mapping[int, str] | None = None,
-    status: int = 200, is_public: bool = False,
-) -> Operation:  # fmt: skip
+    method_and_path: str,
+    handler: Handler,
+    summary: str,
+    tag: str,
+    result: Schema | None,
+    *,
+    query: Sequence[Parameter] = (),
+    body: Schema | None = None,
+    errors: Mapping[int, str] | None = None,
+    status: int = 200,
+    is_public: bool = False,
+) -> Operation:
+    method, path = method_and_path.split(" ")
     known = {406: "The client accepts none of the media types.", **(errors or {})}
     if body is not None:
         wrong = f"{_BAD_MEMBER} {known.get(422, '')}".strip()
@@ -267,13 +281,13 @@ def _service_rows(service: ServiceHandlers) -> list[Operation]:
     tag = "service"
     unhealthy = {503: "The instance is not healthy."}
     return [
-        _row("GET", "/", service.root, "Answer {}", tag, _OBJECT, is_public=True),
-        _row("POST", "/", service.root, "Answer {}", tag, _OBJECT, is_public=True),
-        _row("GET", "/v1/metadata/id", service.cluster, "Get the ids of the clusters", tag, _OBJECT),
-        _row("GET", "/v1/metadata/version", service.version, "Get the version of the service", tag, _OBJECT),
-        _row("GET", "/v1/metadata/deployment", service.deployment, "Get attributes of the service", tag, _OBJECT),
-        _row("GET", "/_health", service.health, "Get the health", tag, _OBJECT, errors=unhealthy, is_public=True),
-        _row("GET", "/master_available", service.leader_available, "Get whether there is a leader", tag, _OBJECT,
+        _row("GET /", service.root, "Answer {}", tag, _OBJECT, is_public=True),
+        _row("POST /", service.root, "Answer {}", tag, _OBJECT, is_public=True),
+        _row("GET /v1/metadata/id", service.cluster, "Get the ids of the clusters", tag, _OBJECT),
+        _row("GET /v1/metadata/version", service.version, "Get the version of the service", tag, _OBJECT),
+        _row("GET /v1/metadata/deployment", service.deployment, "Get attributes of the service", tag, _OBJECT),
+        _row("GET /_health", service.health, "Get the health", tag, _OBJECT, errors=unhealthy, is_public=True),
+        _row("GET /master_available", service.leader_available, "Get whether there is a leader", tag, _OBJECT,
              errors=unhealthy, is_public=True),
     ]  # fmt: skip
 
@@ -282,26 +296,26 @@ def _schema_rows(api: SchemaHandlers) -> list[Operation]:
     tag, missing = "schemas", {404: _NOT_FOUND_SCHEMA}
     latest_only = _flag("latestOnly", "Only the latest version of each subject.")
     return [
-        _row("GET", "/schemas/types", api.types, "List the schema types", tag, _TEXTS),
-        _row("GET", "/schemas", api.list_schemas, "List schemas", tag, {"type": "array", "items": _VERSION},
+        _row("GET /schemas/types", api.types, "List the schema types", tag, _TEXTS),
+        _row("GET /schemas", api.list_schemas, "List schemas", tag, {"type": "array", "items": _VERSION},
              query=(_PREFIX, _flag("aliases", "Also subjects whose alias has the prefix."), _DELETED, latest_only,
                     Parameter("ruleType", "Only schemas with a rule of this type."), _RESOURCE_TYPE,
                     _ASSOCIATION_TYPE,
                     Parameter("lifecycle", "`STRONG`, `WEAK`, or `NONE` for subjects without association. Repeatable."),
                     *_PAGE),
              errors={404: "A number or the lifecycle is not valid."}),
-        _row("GET", "/schemas/ids/{id}", api.by_id, "Get a schema by id", tag, _VERSION, errors=missing,
+        _row("GET /schemas/ids/{id}", api.by_id, "Get a schema by id", tag, _VERSION, errors=missing,
              query=(_SUBJECT, _FORMAT, _REFERENCE_FORMAT, _TAGS, _flag("fetchMaxId", "Also return the highest id."))),
-        _row("GET", "/schemas/ids/{id}/schema", api.text_by_id, "Get the text of a schema by id", tag, {},
+        _row("GET /schemas/ids/{id}/schema", api.text_by_id, "Get the text of a schema by id", tag, {},
              query=(_SUBJECT, _FORMAT), errors=missing),
-        _row("GET", "/schemas/ids/{id}/subjects", api.subjects_of_id, "List the subjects that have an id", tag, _TEXTS,
+        _row("GET /schemas/ids/{id}/subjects", api.subjects_of_id, "List the subjects that have an id", tag, _TEXTS,
              query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
-        _row("GET", "/schemas/ids/{id}/versions", api.versions_of_id, "List the versions that have an id", tag,
+        _row("GET /schemas/ids/{id}/versions", api.versions_of_id, "List the versions that have an id", tag,
              {"type": "array", "items": {"type": "object", "properties": {"subject": _TEXT, "version": _NUMBER}}},
              query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
-        _row("GET", "/schemas/guids/{guid}", api.by_guid, "Get a schema by guid", tag, _VERSION, query=(_FORMAT,),
+        _row("GET /schemas/guids/{guid}", api.by_guid, "Get a schema by guid", tag, _VERSION, query=(_FORMAT,),
              errors=missing),
-        _row("GET", "/schemas/guids/{guid}/ids", api.ids_of_guid, "List the ids of a guid in all contexts", tag,
+        _row("GET /schemas/guids/{guid}/ids", api.ids_of_guid, "List the ids of a guid in all contexts", tag,
              {"type": "array", "items": {"type": "object", "properties": {"context": _TEXT, "id": _NUMBER}}},
              errors=missing),
     ]  # fmt: skip
@@ -319,37 +333,37 @@ def _subject_rows(api: SubjectHandlers) -> list[Operation]:
     verbose = _flag("verbose", "Return the reasons.")
     refused = {422: "42205: read-only. 42206: another schema refers to it."}
     return [
-        _row("GET", "/subjects", api.list_subjects, "List subjects", tag, _TEXTS,
+        _row("GET /subjects", api.list_subjects, "List subjects", tag, _TEXTS,
              query=(_PREFIX, _DELETED, _DELETED_ONLY, *_PAGE), errors={404: "A number is not valid."}),
-        _row("POST", "/subjects/{subject}", api.lookup, "Find the version of a schema", tag, _VERSION, body=_NEW_SCHEMA,
+        _row("POST /subjects/{subject}", api.lookup, "Find the version of a schema", tag, _VERSION, body=_NEW_SCHEMA,
              query=(_NORMALIZE, _FORMAT, _DELETED), errors={**no_schema, **invalid}),
-        _row("DELETE", "/subjects/{subject}", api.delete, "Delete a subject", tag, _NUMBERS, query=(permanent,),
+        _row("DELETE /subjects/{subject}", api.delete, "Delete a subject", tag, _NUMBERS, query=(permanent,),
              errors={404: "40401, 40404, 40405: it does not exist, or was (not) soft deleted.", **refused}),
-        _row("GET", "/subjects/{subject}/versions", api.versions, "List the versions of a subject", tag, _NUMBERS,
+        _row("GET /subjects/{subject}/versions", api.versions, "List the versions of a subject", tag, _NUMBERS,
              query=(_DELETED, _DELETED_ONLY, _flag("deletedAsNegative", "Negative numbers for deleted ones."), *_PAGE),
              errors=no_subject),
-        _row("POST", "/subjects/{subject}/versions", api.register, "Register a schema", tag, _REGISTERED,
+        _row("POST /subjects/{subject}/versions", api.register, "Register a schema", tag, _REGISTERED,
              body=_NEW_SCHEMA, query=(_NORMALIZE, _FORMAT, _flag("force", "Skip the compatibility check.")),
              errors={409: "40901: the schema is incompatible with an earlier one.", **invalid}),
-        _row("GET", version, api.version, "Get a version of a subject", tag, _VERSION,
+        _row(f"GET {version}", api.version, "Get a version of a subject", tag, _VERSION,
              query=(_FORMAT, _REFERENCE_FORMAT, _DELETED, _TAGS), errors=no_version),
-        _row("DELETE", version, api.delete_version, "Delete a version of a subject", tag, _NUMBER, query=(permanent,),
+        _row(f"DELETE {version}", api.delete_version, "Delete a version of a subject", tag, _NUMBER, query=(permanent,),
              errors={404: "40401, 40402, 40406, 40407: it does not exist, or was (not) soft deleted.", **refused}),
-        _row("GET", f"{version}/schema", api.text, "Get the text of a version", tag, {}, query=(_FORMAT, _DELETED),
+        _row(f"GET {version}/schema", api.text, "Get the text of a version", tag, {}, query=(_FORMAT, _DELETED),
              errors=no_version),
-        _row("GET", f"{version}/referencedby", api.referenced_by, "List the ids of schemas that refer to a version",
+        _row(f"GET {version}/referencedby", api.referenced_by, "List the ids of schemas that refer to a version",
              tag, _NUMBERS, query=(_DELETED, *_PAGE), errors=no_version),
-        _row("POST", f"{version}/tags", api.tags, "Add and remove tags", tag, _REGISTERED, body=_TAG_CHANGE,
+        _row(f"POST {version}/tags", api.tags, "Add and remove tags", tag, _REGISTERED, body=_TAG_CHANGE,
              errors={**no_version, 409: "40901: incompatible.", **invalid}),
-        _row("GET", "/subjects/{subject}/metadata", api.latest_with_metadata, "Get the latest version with metadata",
+        _row("GET /subjects/{subject}/metadata", api.latest_with_metadata, "Get the latest version with metadata",
              tag, _VERSION, query=(Parameter("key", "Name of a property. Repeatable."),
                               Parameter("value", "Its value. Repeatable."), _FORMAT, _DELETED),
              errors=no_schema),
-        _row("POST", "/compatibility/subjects/{subject}/versions/{version}", api.check,
+        _row("POST /compatibility/subjects/{subject}/versions/{version}", api.check,
              "Check a schema against a version", "compatibility", _VERDICT, body=_NEW_SCHEMA,
              query=(_NORMALIZE, verbose),
              errors={**no_version, 422: "42201: the schema is not valid. 42202: the version is not valid."}),
-        _row("POST", "/compatibility/subjects/{subject}/versions", api.check, "Check a schema against a subject",
+        _row("POST /compatibility/subjects/{subject}/versions", api.check, "Check a schema against a subject",
              "compatibility", _VERDICT, body=_NEW_SCHEMA, query=(_NORMALIZE, verbose),
              errors={422: "42201: the schema is not valid."}),
     ]  # fmt: skip
@@ -362,17 +376,17 @@ def _setting_rows(api: SettingHandlers) -> list[Operation]:
         bad_config = {422: "42203: unknown level. 42205: read-only. 42208: invalid name. 42210: invalid rules."}
         bad_mode = {422: "42204: unknown mode. 42205: not permitted. 42206: referenced. 42208: invalid name."}
         rows += [
-            _row("GET", f"/config{path}", api.get_config, f"Get the configuration {where}", "config", _CONFIG,
+            _row(f"GET /config{path}", api.get_config, f"Get the configuration {where}", "config", _CONFIG,
                  query=(_TO_GLOBAL,), errors=no_config),
-            _row("PUT", f"/config{path}", api.set_config, f"Change the configuration {where}", "config",
+            _row(f"PUT /config{path}", api.set_config, f"Change the configuration {where}", "config",
                  _CONFIG_CHANGED, body=_CONFIG_CHANGE, errors=bad_config),
-            _row("DELETE", f"/config{path}", api.delete_config, f"Reset the configuration {where}", "config", _CONFIG,
+            _row(f"DELETE /config{path}", api.delete_config, f"Reset the configuration {where}", "config", _CONFIG,
                  errors={**no_config, 422: "42205: read-only."}),
-            _row("GET", f"/mode{path}", api.get_mode, f"Get the mode {where}", "mode", _MODE, query=(_TO_GLOBAL,),
+            _row(f"GET /mode{path}", api.get_mode, f"Get the mode {where}", "mode", _MODE, query=(_TO_GLOBAL,),
                  errors=no_mode),
-            _row("PUT", f"/mode{path}", api.set_mode, f"Set the mode {where}", "mode", _MODE, body=_NEW_MODE,
+            _row(f"PUT /mode{path}", api.set_mode, f"Set the mode {where}", "mode", _MODE, body=_NEW_MODE,
                  query=(_flag("force", "Set IMPORT although there are schemas."),), errors=bad_mode),
-            _row("DELETE", f"/mode{path}", api.delete_mode, f"Reset the mode {where}", "mode", _MODE,
+            _row(f"DELETE /mode{path}", api.delete_mode, f"Reset the mode {where}", "mode", _MODE,
                  query=(_flag("recursive", "Also the modes of all subjects of the context."),), errors=no_mode),
         ]  # fmt: skip
     return rows
@@ -394,26 +408,26 @@ def _association_rows(api: AssociationHandlers) -> list[Operation]:
     refused = {**bad_context, 409: f"40901: the schema is incompatible. {conflicts}", 422: invalid}
     is_empty = {**bad_context, 422: "42212: there are no requests."}
     return [
-        _row("GET", "/associations/subjects/{subject}", api.of_subject, "List the associations of a subject", tag,
+        _row("GET /associations/subjects/{subject}", api.of_subject, "List the associations of a subject", tag,
              _list_of(_ASSOCIATION), query=query, errors=bad_query),
-        _row("GET", "/associations/resources/{resourceNamespace}/{resourceName}", api.of_name,
+        _row("GET /associations/resources/{resourceNamespace}/{resourceName}", api.of_name,
              "List the associations of a topic by the id of its cluster and its name; `-` stands for all", tag,
              _list_of(_ASSOCIATION), query=query, errors=bad_query),
-        _row("GET", by_id, api.of_id, "List the associations of a topic by its id", tag, _list_of(_ASSOCIATION),
+        _row(f"GET {by_id}", api.of_id, "List the associations of a topic by its id", tag, _list_of(_ASSOCIATION),
              query=query, errors=bad_query),
-        _row("POST", "/associations", api.create, "Create associations", tag, _RESOURCE, body=_PUT_RESOURCE,
+        _row("POST /associations", api.create, "Create associations", tag, _RESOURCE, body=_PUT_RESOURCE,
              query=(context, dry_run), errors=refused),
-        _row("PUT", by_id, api.create_or_update, "Create or update associations", tag, _RESOURCE, body=_PUT_RESOURCE,
+        _row(f"PUT {by_id}", api.create_or_update, "Create or update associations", tag, _RESOURCE, body=_PUT_RESOURCE,
              query=(context, dry_run), errors=refused),
-        _row("DELETE", by_id, api.delete, "Delete associations", tag, None, status=204,
+        _row(f"DELETE {by_id}", api.delete, "Delete associations", tag, None, status=204,
              query=(_RESOURCE_TYPE, _ASSOCIATION_TYPE,
                     _flag("cascadeLifecycle", "Also frozen associations, with their subjects."), dry_run),
              errors={404: "40410: there is none.", 409: "40908: it is frozen.",
                      422: "42205: read-only. 42206: another schema refers to the subject."}),
-        _row("POST", "/associations:batchGet", api.batch_get, "List the associations of several topics", tag, _RESULTS,
+        _row("POST /associations:batchGet", api.batch_get, "List the associations of several topics", tag, _RESULTS,
              body=_BATCH_GET, status=207, query=(_flag("includeSchemas", "With the latest schema of each subject."),),
              errors={422: "42212: there are no requests."}),
-        _row("POST", "/associations:batchMutate", api.batch_change, "Change the associations of several topics", tag,
+        _row("POST /associations:batchMutate", api.batch_change, "Change the associations of several topics", tag,
              _RESULTS, body=_BATCH_CHANGE, status=207, query=(context, dry_run), errors=is_empty),
     ]  # fmt: skip
 
@@ -421,10 +435,10 @@ def _association_rows(api: AssociationHandlers) -> list[Operation]:
 def _context_rows(api: SettingHandlers) -> list[Operation]:
     tag = "contexts"
     return [
-        _row("GET", "/contexts", api.contexts, "List contexts", tag, _TEXTS,
+        _row("GET /contexts", api.contexts, "List contexts", tag, _TEXTS,
              query=(Parameter("contextPrefix", "Only contexts that start with this."), *_PAGE),
              errors={404: "A number is not valid."}),
-        _row("DELETE", "/contexts/{context}", api.delete_context, "Delete a context", tag, None, status=204,
+        _row("DELETE /contexts/{context}", api.delete_context, "Delete a context", tag, None, status=204,
              errors={400: "The name is not valid.", 422: "42211: it has subjects."}),
     ]  # fmt: skip
 
@@ -438,22 +452,22 @@ def _exporter_rows(api: ExporterHandlers) -> list[Operation]:
     not_paused = {409: "40963: the exporter is not paused."}
     named = _EXPORTER_NAME
     return [
-        _row("GET", "/exporters", api.names, "List exporters", tag, _TEXTS, errors={500: _NO_WRITE}),
-        _row("POST", "/exporters", api.create, "Create an exporter", tag, named, body=_NEW_EXPORTER,
+        _row("GET /exporters", api.names, "List exporters", tag, _TEXTS, errors={500: _NO_WRITE}),
+        _row("POST /exporters", api.create, "Create an exporter", tag, named, body=_NEW_EXPORTER,
              errors={403: refused[403], 409: taken}),
-        _row("GET", path, api.get, "Get an exporter", tag, _EXPORTER, errors=missing),
-        _row("PUT", path, api.update, "Change a paused exporter", tag, named, body=_EXPORTER_CHANGE,
+        _row(f"GET {path}", api.get, "Get an exporter", tag, _EXPORTER, errors=missing),
+        _row(f"PUT {path}", api.update, "Change a paused exporter", tag, named, body=_EXPORTER_CHANGE,
              errors=refused | {409: f"{invalid} {not_paused[409]}"}),
-        _row("DELETE", path, api.delete, "Delete an exporter", tag, None, status=204, errors=refused),
-        _row("GET", f"{path}/status", api.status, "Get the progress of an exporter", tag, _EXPORTER_STATUS,
+        _row(f"DELETE {path}", api.delete, "Delete an exporter", tag, None, status=204, errors=refused),
+        _row(f"GET {path}/status", api.status, "Get the progress of an exporter", tag, _EXPORTER_STATUS,
              errors=missing),
-        _row("GET", f"{path}/config", api.config, "Get the configuration of an exporter, without secrets", tag,
+        _row(f"GET {path}/config", api.config, "Get the configuration of an exporter, without secrets", tag,
              _DESTINATION, errors=missing),
-        _row("PUT", f"{path}/config", api.set_config, "Replace the configuration of a paused exporter", tag, named,
+        _row(f"PUT {path}/config", api.set_config, "Replace the configuration of a paused exporter", tag, named,
              body=_DESTINATION, errors=refused | {409: f"40951: it is not valid. {not_paused[409]}"}),
-        _row("PUT", f"{path}/pause", api.pause, "Pause an exporter", tag, named, errors=refused),
-        _row("PUT", f"{path}/resume", api.resume, "Let a paused exporter continue", tag, named,
+        _row(f"PUT {path}/pause", api.pause, "Pause an exporter", tag, named, errors=refused),
+        _row(f"PUT {path}/resume", api.resume, "Let a paused exporter continue", tag, named,
              errors=refused | {409: "40961, 40962: the exporter is running, or starting."}),
-        _row("PUT", f"{path}/reset", api.reset, "Let a paused exporter start from the beginning", tag, named,
+        _row(f"PUT {path}/reset", api.reset, "Let a paused exporter start from the beginning", tag, named,
              errors=refused | not_paused),
     ]  # fmt: skip

@@ -170,7 +170,7 @@ class Registry:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             if waiting.result.done():
-                waiting.result.exception()  # nobody looks at it if this request was cancelled
+                waiting.result.exception()  # read it, because a cancelled request does not
 
     async def _register_group(self, group: Sequence[_Waiting]) -> None:
         """Make these registrations, and set the result of each."""

@@ -172,9 +172,15 @@ def _metadata(cluster: Cluster, request: MetadataRequest, version_min: int) -> M
 
 
 def create_topic(
-    cluster: Cluster, name: str, *, partitions: int | None, replication_factor: int | None,
-    assignments: Mapping[int, Sequence[int]], configs: Sequence[tuple[str, str | None]], validate_only: bool,
-) -> tuple[int, int]:  # fmt: skip
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    assignments: Mapping[int, Sequence[int]],
+    configs: Sequence[tuple[str, str | None]],
+    validate_only: bool,
+) -> tuple[int, int]:
     """Create a topic, or check only, and return its number of partitions and replicas; -1 if a broker says neither."""
     topic = CreatableTopic(
         name=name,

@@ -1,4 +1,4 @@
-"""Consumer instances: created by name, found again by the user who created them, deleted when nobody uses them."""
+"""Consumer instances: created by name, found again by the user who created them, deleted when they are idle."""
 
 from __future__ import annotations
 
@@ -198,25 +198,45 @@ class Instances:
     # Records
 
     async def read(
-        self, instance: Instance, timeout_s: float, bytes_max: int, convert: Callable[[Any], Any],
-        is_disconnected: Callable[[], Any], load: Load | None = None,
-    ) -> list[Any]:  # fmt: skip
+        self,
+        instance: Instance,
+        *,
+        timeout_s: float,
+        bytes_max: int,
+        convert: Callable[[Any], Any],
+        is_disconnected: Callable[[], Any],
+        load: Load | None = None,
+    ) -> list[Any]:
         """Wait for records and return them. A client that has disconnected gets none, and the records stay."""
         wanted = instance.options.fetch_min_bytes
         bytes_min = self._settings.fetch_min_bytes if wanted is None else wanted
-        consumer = instance.consumer
         instance.requests += 1
         try:
             async with instance.reading:
-                return await self._read(consumer, timeout_s, bytes_min, bytes_max, convert, is_disconnected, load)
+                return await self._read(
+                    instance.consumer,
+                    timeout_s=timeout_s,
+                    bytes_min=bytes_min,
+                    bytes_max=bytes_max,
+                    convert=convert,
+                    is_disconnected=is_disconnected,
+                    load=load,
+                )
         finally:
             instance.requests -= 1
             self._touch(instance)
 
     async def _read(
-        self, consumer: GroupConsumer, timeout_s: float, bytes_min: int, bytes_max: int,
-        convert: Callable[[Any], Any], is_disconnected: Callable[[], Any], load: Load | None,
-    ) -> list[Any]:  # fmt: skip
+        self,
+        consumer: GroupConsumer,
+        *,
+        timeout_s: float,
+        bytes_min: int,
+        bytes_max: int,
+        convert: Callable[[Any], Any],
+        is_disconnected: Callable[[], Any],
+        load: Load | None,
+    ) -> list[Any]:
         deadline = time.monotonic() + timeout_s
         records: list[Any] = []
         size = 0

@@ -144,36 +144,36 @@ class RecordProducer:
         self._thread.start()
 
     async def send(
-        self, arrival: Arrival, topic: str, partition: int | None, key: bytes | None, value: bytes | None,
-        headers: list[tuple[str, str | bytes | None]] | None = None, timestamp_ms: int = 0,
-    ) -> Delivery:  # fmt: skip
+        self,
+        arrival: Arrival,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: list[tuple[str, str | bytes | None]] | None = None,
+        timestamp_ms: int = 0,
+    ) -> Delivery:
         """Hand a record to librdkafka and return its delivery; wait while the queue is full (back-pressure)."""
+        from confluent_kafka import KafkaException
+
         while True:
+            delivery = Delivery(arrival)
+            if self._is_ending:
+                return self._refused(delivery, KafkaRefusal(_DESTROYED, topic, "the producer was closed"))
             try:
-                return self.send_now(arrival, topic, partition, key, value, headers, timestamp_ms)
+                self._producer.produce(
+                    topic, value, key, -1 if partition is None else partition,
+                    functools.partial(self._report, delivery), timestamp=timestamp_ms, headers=headers or None,
+                )  # fmt: skip
             except BufferError:
                 self._room.clear()
                 await self._room.wait()
-
-    def send_now(
-        self, arrival: Arrival, topic: str, partition: int | None, key: bytes | None, value: bytes | None,
-        headers: list[tuple[str, str | bytes | None]] | None = None, timestamp_ms: int = 0,
-    ) -> Delivery:  # fmt: skip
-        """Hand a record to librdkafka. Raise BufferError if the queue is full."""
-        from confluent_kafka import KafkaException
-
-        delivery = Delivery(arrival)
-        if self._is_ending:
-            return self._refused(delivery, KafkaRefusal(_DESTROYED, topic, "the producer was closed"))
-        try:
-            self._producer.produce(
-                topic, value, key, -1 if partition is None else partition,
-                functools.partial(self._report, delivery), timestamp=timestamp_ms, headers=headers or None,
-            )  # fmt: skip
-        except KafkaException as error:
-            self.is_broken = self.is_broken or error.args[0].fatal()
-            return self._refused(delivery, _refusal(error.args[0], topic))
-        return delivery
+            except KafkaException as error:
+                self.is_broken = self.is_broken or error.args[0].fatal()
+                return self._refused(delivery, _refusal(error.args[0], topic))
+            else:
+                return delivery
 
     @staticmethod
     def _refused(delivery: Delivery, error: KafkaRefusal) -> Delivery:

@@ -56,9 +56,7 @@ class Links:
             parts.append(pair if isinstance(pair, str) else f"{pair[0]}={quote(str(pair[1]), safe='')}")
         return f"crn:///{'/'.join(parts)}"
 
-    def resource(
-        self, kind: str, segments: Sequence[str | int], name: Sequence[Any]
-    ) -> Json:  # fmt: skip
+    def resource(self, kind: str, segments: Sequence[str | int], name: Sequence[Any]) -> Json:
         """Return the fields that each resource of a cluster begins with."""
         return {
             "kind": kind,
@@ -86,9 +84,14 @@ def cluster(links: Links, controller_id: int) -> Json:
 
 
 def topic(
-    links: Links, name: str, *, is_internal: bool, replication_factor: int, partitions_count: int,
+    links: Links,
+    name: str,
+    *,
+    is_internal: bool,
+    replication_factor: int,
+    partitions_count: int,
     operations: int = _OPERATIONS_UNKNOWN,
-) -> Json:  # fmt: skip
+) -> Json:
     found = {
         **links.resource("KafkaTopic", ("topics", name), [("topic", name)]),
         "topic_name": name,
@@ -210,9 +213,16 @@ def acl(links: Links, fields: Mapping[str, str]) -> Json:
 
 
 def consumer_group(
-    links: Links, group: str, *, is_simple: bool, assignor: str, state: str, group_type: str, is_mixed: bool,
+    links: Links,
+    group: str,
+    *,
+    is_simple: bool,
+    assignor: str,
+    state: str,
+    group_type: str,
+    is_mixed: bool,
     coordinator_id: int,
-) -> Json:  # fmt: skip
+) -> Json:
     path = ("consumer-groups", group)
     return {
         **links.resource("KafkaConsumerGroup", path, [("consumer-group", group)]),

@@ -170,9 +170,7 @@ class SchemaData:
             raise bad_request(f"subject {subject} has schemas of type {form}, not {wanted.form}")
         return SchemaFound(form, subject, schema.id, schema.version, codec)
 
-    def _find_by_text(
-        self, registry: SchemaRegistry, wanted: SchemaWanted, text: str
-    ) -> SchemaFound | _NotRegistered:  # fmt: skip
+    def _find_by_text(self, registry: SchemaRegistry, wanted: SchemaWanted, text: str) -> SchemaFound | _NotRegistered:
         if wanted.form is None:
             raise bad_request("type is required together with schema")
         schema_type = SCHEMA_TYPES[wanted.form]

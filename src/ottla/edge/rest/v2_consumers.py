@@ -276,9 +276,13 @@ class ConsumerRoutesV2:
         bytes_max = query_integer(request, "max_bytes", -1, -1, INT64_MAX) or -1
         limit = settings.consumer_request_max_bytes
         found = await self._instances.read(
-            instance, timeout_ms / 1000, min(bytes_max, limit) if bytes_max > 0 else limit,
-            functools.partial(_record, self._decoder(form)), request.is_disconnected, self._loader(request, form),
-        )  # fmt: skip
+            instance,
+            timeout_s=timeout_ms / 1000,
+            bytes_max=min(bytes_max, limit) if bytes_max > 0 else limit,
+            convert=functools.partial(_record, self._decoder(form)),
+            is_disconnected=request.is_disconnected,
+            load=self._loader(request, form),
+        )
         return answer_v2(found, media_type)
 
     def _decoder(self, form: str) -> Callable[[bytes | None], Any]:

@@ -202,8 +202,8 @@ class TopicRoutesV2:
             if refusal.http.error_code in _STATUSES:
                 return _answer_produced([_failed(refusal) for _ in records], None, None)
             raise _v2_error(refusal, topic) from None
-        encode_key, key_id = await self._encoder(form, identity, writable, fields, records, "key")
-        encode_value, value_id = await self._encoder(form, identity, writable, fields, records, "value")
+        encode_key, key_id = await self._encoder(form, identity, writable, fields, records, part="key")
+        encode_value, value_id = await self._encoder(form, identity, writable, fields, records, part="value")
         # Everything is checked before the first record is sent.
         prepared = [
             (number, encode_key(record.value("key")), encode_value(record.value("value")))
@@ -222,7 +222,7 @@ class TopicRoutesV2:
         return _answer_produced([_offset(each) for each in sent], key_id, value_id)
 
     async def _encoder(
-        self, form: str, identity: Identity, topic: WritableTopic, fields: Fields, records: list[Fields], part: str
+        self, form: str, identity: Identity, topic: WritableTopic, fields: Fields, records: list[Fields], *, part: str
     ) -> tuple[Callable[[Any], bytes | None], int | None]:
         """Return the function that makes bytes of all keys or all values, and the id of their schema.
 

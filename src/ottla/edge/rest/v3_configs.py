@@ -147,14 +147,14 @@ class ConfigRoutes:
         links = await self._proxy.links(request)
         target, path, name, fields = owner.locate(request)
         result = (await self._describe(request, [target]))[target]
-        rows = _configs(links, owner, result, path, name, fields)
+        rows = _configs(links, owner, result, path=path, name=name, fields=fields)
         return answer(listing(owner.kind, links.url(*path), rows))
 
     async def get_config(self, request: Request, owner: _Owner) -> Response:
         links = await self._proxy.links(request)
         target, path, name, fields = owner.locate(request)
         result = (await self._describe(request, [target]))[target]
-        for row in _configs(links, owner, result, path, name, fields):
+        for row in _configs(links, owner, result, path=path, name=name, fields=fields):
             if row["name"] == request.path_params["name"]:
                 return answer(row)
         raise _config_not_found(request.path_params["name"], target)
@@ -203,7 +203,7 @@ class ConfigRoutes:
         rows = [
             row
             for target, path, name, fields in located
-            for row in _configs(links, owner, results[target], path, name, fields)
+            for row in _configs(links, owner, results[target], path=path, name=name, fields=fields)
         ]
         return answer(listing(owner.kind, links.url(noun, "-", "configs"), rows))
 
@@ -246,7 +246,13 @@ def _schema(owner: _Owner) -> dict[str, Any]:
 
 
 def _configs(
-    links: Links, owner: _Owner, result: Any, path: Sequence[str | int], name: list[tuple[str, str | int]], fields: Json
+    links: Links,
+    owner: _Owner,
+    result: Any,
+    *,
+    path: Sequence[str | int],
+    name: list[tuple[str, str | int]],
+    fields: Json,
 ) -> list[Json]:
     word = "broker-config" if owner is _CLUSTER_OWNER else "config"
     return [

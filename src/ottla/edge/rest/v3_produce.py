@@ -126,26 +126,21 @@ class ProduceRoutes:
         ]  # fmt: skip
 
     async def produce(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
-        identity = self._proxy.identity(request)
-        sender = _Sender(self._proxy.kafka, identity, self._topics, self._encoder,
-                         links.cluster_id, request.path_params["topic_name"])  # fmt: skip
+        sender = self._sender(request, (await self._proxy.links(request)).cluster_id)
         settings = self._proxy.settings
         stream = _Stream(request, sender, settings.request_max_bytes, settings.streaming_connection_max_duration_ms)
         await stream.read_first()
         return stream
 
     async def produce_batch(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+        cluster_id = (await self._proxy.links(request)).cluster_id
         body = await request.body()
         if not body.strip():
             raise unprocessable("Request body is empty. Data is required.", INVALID_BATCH)
         fields = Fields(await read_object(request))
         entries = fields.array("entries") if fields.has("entries") else []
         ids = _distinct_ids(entries, self._proxy.settings.api_v3_produce_batch_maximum_entries)
-        identity = self._proxy.identity(request)
-        sender = _Sender(self._proxy.kafka, identity, self._topics, self._encoder,
-                         links.cluster_id, request.path_params["topic_name"])  # fmt: skip
+        sender = self._sender(request, cluster_id)
         records = [{name: value for name, value in entry.items() if name != "id"} for entry in entries]
         sent = [await sender.send_or_fail(record) for record in records]
         await wait_for_all([each.delivery for each in sent if each.delivery is not None], sender.arrival)
@@ -157,6 +152,10 @@ class ProduceRoutes:
             else:
                 failures.append({"id": name, **each.result(sender)})
         return answer({"successes": successes, "failures": failures}, 207)
+
+    def _sender(self, request: Request, cluster_id: str) -> _Sender:
+        identity, topic = self._proxy.identity(request), request.path_params["topic_name"]
+        return _Sender(self._proxy.kafka, identity, self._topics, self._encoder, cluster_id=cluster_id, topic=topic)
 
 
 def _distinct_ids(entries: list[Any], count_max: int) -> list[str]:
@@ -236,9 +235,8 @@ class _Sender:
     """Sends the records of one request."""
 
     def __init__(
-        self, kafka: Kafka, identity: Identity, topics: Topics, encoder: DataEncoder, cluster_id: str,
-        topic: str,
-    ) -> None:  # fmt: skip
+        self, kafka: Kafka, identity: Identity, topics: Topics, encoder: DataEncoder, *, cluster_id: str, topic: str
+    ) -> None:
         self.arrival = Arrival()
         self.cluster_id = cluster_id
         self.topic = topic
@@ -269,7 +267,7 @@ class _Sender:
         value = await self._encoder.encode(self._identity, topic, found.get("value"), is_key=False)
         check_size(topic, key.payload, value.payload)
         delivery = await self._kafka.producer(self._identity, topic.batch_bytes_max).send(
-            self.arrival, self.topic, partition, key.payload, value.payload, headers, timestamp_ms
+            self.arrival, self.topic, partition, key.payload, value.payload, headers=headers, timestamp_ms=timestamp_ms
         )
         return _Sent(delivery, key, value, None)
 

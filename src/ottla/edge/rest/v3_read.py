@@ -147,7 +147,7 @@ class ReadRoutes:
         }  # fmt: skip
         kafka, identity = self._proxy.kafka, self._proxy.identity(request)
         consumer = await kafka.run(functools.partial(kafka.consumer, Owner(identity), properties))
-        return _Stream(self, consumer, wanted, starts, ends, identity, media_type)
+        return _Stream(self, consumer, wanted, starts=starts, ends=ends, identity=identity, media_type=media_type)
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a function of a stream in a thread; each stream uses one thread at a time."""
@@ -164,9 +164,16 @@ class _Stream(Response):
     """The answer: it owns the consumer and closes it."""
 
     def __init__(
-        self, routes: ReadRoutes, consumer: Any, wanted: _Range, starts: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int], identity: Identity, media_type: str,
-    ) -> None:  # fmt: skip
+        self,
+        routes: ReadRoutes,
+        consumer: Any,
+        wanted: _Range,
+        *,
+        starts: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
+        identity: Identity,
+        media_type: str,
+    ) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]

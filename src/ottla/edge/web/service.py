@@ -150,9 +150,12 @@ Start = Callable[[Service[Settings]], AbstractAsyncContextManager[ASGIApp]]
 
 
 def run_service(
-    name: str, parse: Callable[[Mapping[str, str]], Settings], texts: Mapping[str, str], start: Start[Settings],
+    name: str,
+    parse: Callable[[Mapping[str, str]], Settings],
+    texts: Mapping[str, str],
+    start: Start[Settings],
     check_login: CheckLogin | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Run a service until SIGTERM or SIGINT. Return the exit code of the process.
 
     ``check_login`` returns whether the cluster accepts the credentials of a user (`edge/web/authentication.py`).

@@ -28,7 +28,7 @@ _NESTING_MAX: Final = 3 * DEPTH_MAX
 _NUMBER_DIGITS_MAX: Final = 1_000
 _KEY_CHARS_MAX: Final = 50_000
 
-# Each pattern matches also without its end, so that it never searches the rest of the text in vain.
+# Each pattern also matches a token without its end, so that a missing end does not cost a search of the whole text.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _STRING_OR_COMMENT: Final = re.compile(_STRING.pattern + r"|//[^\r\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?", re.DOTALL)
 _NO_BRACKET: Final = re.compile(r"[^\[\]{}]+")

@@ -1,4 +1,4 @@
-"""What the comparison of one pair of schemas has at hand: the two sides, and the differences that it found."""
+"""The state of the comparison of one pair of schemas: its two sides, and the differences that it found."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def known_file(path: str) -> Linked:
         imported[item.path] = direct
     for linked in imported.values():
         pool.AddSerializedFile(linked.serialized)
-    return link(path, file, text, imported, pool, budget)
+    return link(path, file, text, imported, pool=pool, budget=budget)
 
 
 @cache

@@ -70,7 +70,7 @@ class Linked:
 
 
 def link(
-    path: str, file: File, text: str, imported: Mapping[str, Linked], pool: DescriptorPool, budget: Budget
+    path: str, file: File, text: str, imported: Mapping[str, Linked], *, pool: DescriptorPool, budget: Budget
 ) -> Linked:
     """Return the linked file. Raise InvalidSchema if it is invalid.
 
@@ -82,7 +82,7 @@ def link(
     scope = Symbols(own, {name: linked.symbols for name, linked in imported.items()}, budget)
     collect(own, scope, text)
     needed = _in_order(own, imported)
-    return Linked(own, _Linker(own, text, scope, needed, pool, budget).run(), scope, needed)
+    return Linked(own, _Linker(own, text, scope, needed, pool=pool, budget=budget).run(), scope, needed)
 
 
 def _in_order(own: FileSymbols, imported: Mapping[str, Linked]) -> dict[str, Linked]:
@@ -103,6 +103,7 @@ class _Linker:
         text: str,
         scope: Symbols,
         imported: Mapping[str, Linked],
+        *,
         pool: DescriptorPool,
         budget: Budget,
     ) -> None:

@@ -99,7 +99,7 @@ class _Loader:
                 file = file_from_descriptor(source, lambda: self._options_pool(source), self._budget)
                 text = Printer().file(file)
                 source = parse_text(text, self._budget)
-            self._linked[path] = link(path, source, text, self._linked, self._pool, self._budget)
+            self._linked[path] = link(path, source, text, self._linked, pool=self._pool, budget=self._budget)
         except SchemaTooComplex:
             raise
         except InvalidSchema as error:

@@ -263,7 +263,7 @@ class Entry:
     offset: int = 0
     #: when the offset or the state changed
     timestamp_ms: int = 0
-    #: why it does not get on; empty if it does
+    #: the error that stops its progress; empty if there is none
     trace: str = ""
 
     def status_json(self) -> Json:

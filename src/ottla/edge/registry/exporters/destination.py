@@ -95,9 +95,13 @@ class Destination:
     """The registry that one exporter copies to. Used by one thread at a time."""
 
     def __init__(
-        self, exporter: Exporter, client: SchemaRegistry | None = None, now: Callable[[], float] = time.monotonic, *,
+        self,
+        exporter: Exporter,
+        client: SchemaRegistry | None = None,
+        now: Callable[[], float] = time.monotonic,
+        *,
         files_directory: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._now = now
         self._exporter = exporter
         self._client = client or connect(exporter, files_directory)
