@@ -54,7 +54,6 @@ check: $(VENV)/.dev ## format, lint, types, layers, deleted names and generated 
 	$(BIN)/python tools/generate_cli_docs.py --check
 	$(BIN)/python tools/generate_pipeline_docs.py --check
 	$(BIN)/python tools/generate_spark_docs.py --check
-	$(BIN)/python tools/removed_names.py
 
 format: $(VENV)/.dev ## format the code and fix what ruff can
 	$(BIN)/ruff format .
