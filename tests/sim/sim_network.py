@@ -532,7 +532,7 @@ class SimulatedPeers:
     def add(self, connection: Any, fd: int) -> None:
         transport = self._network.transport(fd)
         if transport is not None:
-            transport.on_peer_closed = lambda: connection.peer_closed(gone=False)
+            transport.on_peer_closed = lambda: connection.peer_closed(reads_nothing=False)
             if transport._has_ended:
                 transport.on_peer_closed()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-#: messages of one kind that are logged in a minute; kinds are told apart by the text before arguments are filled in
+#: messages of one kind that are logged in a minute; a kind is the text before arguments are filled in
 PER_MINUTE_MAX = 100
-#: kinds that are told apart in a minute; further ones count as one
+#: kinds that are counted in a minute; further ones count as one
 _KINDS_MAX = 1_000
 #: the event loop puts what differs into the text, but behind its first line
 _KIND_CHARS_MAX = 200
@@ -29,7 +29,7 @@ class LogLimit(logging.Filter):
         self._minute = -1
         #: messages of this minute by kind, logged or not
         self._counts: dict[str, int] = {}
-        #: messages of earlier minutes that were left out and not told yet
+        #: messages of earlier minutes that were left out and not reported yet
         self._left_out: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:

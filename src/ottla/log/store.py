@@ -442,7 +442,7 @@ class LogStore:
             self._disk.fsync_dir(target.path)
             if current.make_folder is None:
                 self._disk.rename(current.directory, removed)
-            # Only now is the log gone, also after a power failure. Nothing was appended since the copy was complete.
+            # Only now is the log deleted, also after a power failure. Nothing was appended since the copy was complete.
             self._disk.fsync_dir(source.path)
         except OSError as error:
             target.forget(name)

@@ -51,7 +51,7 @@ def is_refused(headers: Iterable[str], *, bound_address: str, listening_host: st
     """Return whether a server without a list of its names must refuse a request with these Host headers.
 
     A server that is bound to loopback is asked by an address, by a name of the loopback interface or by the host that
-    it was told to listen on. A server on another address, or on all, is asked by names that it does not know, as those
+    it was configured with. A server on another address, or on all, is asked by names that it does not know, as those
     of a DNS server or of a container network, so it refuses nothing.
 
     >>> [is_refused(["evil.example"], bound_address=to, listening_host="db") for to in ("127.0.1.1", "::1", "0.0.0.0")]

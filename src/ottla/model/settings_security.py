@@ -302,7 +302,7 @@ class SecuritySettings(ListenerSettings):
     )  # fmt: skip
     connection_failed_authentication_delay_ms = Setting(
         "connection.failed.authentication.delay.ms", INT, 100, at_least(0),
-        "Time after which a client is told that its authentication failed.",
+        "Time after which a client gets the reply that its authentication failed.",
     )  # fmt: skip
     connection_setup_timeout_ms = Setting(
         "connection.setup.timeout.ms", INT, 10_000, at_least(1),
@@ -414,7 +414,7 @@ def check_listener_text(name: str, row: Setting[Any], text: str) -> None:
     """Raise ValueError if a value is not allowed for one listener."""
     try:
         if row.parse(text) == 0 and row.name == "max.connections":
-            raise ValueError("expected at least 1: nobody could connect to the listener")
+            raise ValueError("expected at least 1: no client could connect to the listener")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         #: a socket object for the same descriptor; created for the first large reply
         self._socket: DirectSocket | None = None
         self.peer_host = ""
-        #: name and version of the client library, if it has told them in ApiVersions (KIP-511)
+        #: name and version of the client library, if it has sent them in ApiVersions (KIP-511)
         self.software = ""
         #: the number of this connection in the order in which they were accepted
         self.number = 0
@@ -286,10 +286,10 @@ class Connection(asyncio.BufferedProtocol):
             self._watched = True
             self._server.peers.add(self, self._socket_fd)
 
-    def peer_closed(self, *, gone: bool) -> None:
-        """The client closed its side; ``gone``: it will not read replies either."""
+    def peer_closed(self, *, reads_nothing: bool) -> None:
+        """The client closed its side; ``reads_nothing``: it will not read replies either."""
         self._peer_closed = True
-        if gone:
+        if reads_nothing:
             self.abort()
         elif not self._reading:
             self._release_parked()

@@ -1,6 +1,6 @@
 """Connections that have not proven anything yet, and which of them is closed for a new one. Pure.
 
-One machine can open thousands of connections per second. If the oldest connection had to leave, whoever it belongs to,
+One machine can open thousands of connections per second. If the oldest connection were closed in every case,
 a client behind a slow network would lose its own before the end of its login. So the network with the most of these
 connections loses its oldest one. For each address of IPv4 a network is the address itself; for IPv6 it is the first 64
 bits, because every customer of a provider has all addresses behind them.

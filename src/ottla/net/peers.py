@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.net.connection import Connection
 
 #: both directions are closed, or the connection was reset: nothing can be sent any more
-_GONE = select.EPOLLHUP | select.EPOLLERR
+_READS_NOTHING = select.EPOLLHUP | select.EPOLLERR
 
 
 class Peers(Protocol):
@@ -68,4 +68,4 @@ class PeerWatch:
         for fd, events in self._epoll.poll(0):
             connection = self._watched.get(fd)
             if connection is not None:
-                connection.peer_closed(gone=bool(events & _GONE))
+                connection.peer_closed(reads_nothing=bool(events & _READS_NOTHING))

@@ -327,7 +327,7 @@ def _reported(layer: TlsLayer, error: ssl.SSLError | None) -> None:
 
 
 def _ignore(layer: TlsLayer) -> None:
-    """Nobody counts the handshakes."""
+    """Do nothing: without limits, handshakes are not counted."""
 
 
 def _keep_low_watermark(undecrypted_bytes_max: int) -> None:

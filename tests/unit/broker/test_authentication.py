@@ -389,7 +389,7 @@ def test_nothing_is_computed_for_a_client_that_has_left(
     if leaves == "lost":
         client.connection.connection_lost(None)
     else:
-        client.connection.peer_closed(gone=leaves == "reset")
+        client.connection.peer_closed(reads_nothing=leaves == "reset")
     if not client.connection.closing:
         pytest.fail("the connection of a client that does not wait for its login stays open")
     client.connection.connection_lost(None)

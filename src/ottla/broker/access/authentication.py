@@ -51,7 +51,7 @@ _VERSION_MAX = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 _SIZE = Struct(">i")
 #: time after which a login is checked again that needs a key which may be in the document that is being read
 _KEYS_S = 0.1
-#: the reason of a refusal that no client is told
+#: the reason of a refusal that is not sent to a client
 _LEFT = "the client closed the connection before the end of the login"
 #: in place of a mechanism, for clients that have not chosen an enabled one
 NO_MECHANISM = "none"

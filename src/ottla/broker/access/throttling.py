@@ -245,7 +245,7 @@ class _Mute:
         self._throttling.arm(self, max(self._until.values()))
 
     def shorten(self, quotas: Quotas, now: float) -> None:
-        """Take over changed quotas: what is owed may be less, or nothing. It is never more than the client was told."""
+        """Take over changed quotas. The throttle time may get shorter; it never exceeds the one that was sent."""
         connection = self._connection
         for quota, until in self._until.items():
             bucket = quotas.bucket(quota, _user(connection), connection.client_id, now)

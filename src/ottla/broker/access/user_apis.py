@@ -169,8 +169,8 @@ class UserApis(Component):
             known = credentials_in(config)
             if missing := [each for each in deleted if each not in known]:
                 raise Refused(ErrorCode.RESOURCE_NOT_FOUND, f"this user has no credential of {missing[0].title}")
-            gone = {each.title for each in deleted}
-            return {**{key: text for key, text in config.items() if key not in gone}, **changed}
+            removed = {each.title for each in deleted}
+            return {**{key: text for key, text in config.items() if key not in removed}, **changed}
 
         await self._change(Entity(name), change)
 

@@ -1,6 +1,6 @@
 """The controller: one broker at a time, elected by the ephemeral node /controller, makes the automatic decisions.
 
-Every broker runs this task. While nobody is the controller it tries to become it: one multi creates /controller and
+Every broker runs this task. While there is no controller it tries to become it: one multi creates /controller and
 raises /controller_epoch. The controller looks at the whole view whenever anything has changed, and writes what
 `leadership.py` decides from it. It keeps no state of its own besides the time since when a partition is below
 ``min.insync.replicas``, so that a new controller continues where the last one stopped. All its multis check the
@@ -154,8 +154,8 @@ class Controller:
             if self._must_decide():
                 await self._decide()
         elif view.controller.broker_id == self._id and view.controller.epoch > self.epoch:
-            # The answer of the multi was lost, or an earlier run of this broker was the controller: nobody else is it
-            # while the node is there.
+            # The answer of the multi was lost, or an earlier run of this broker was the controller: no other broker is
+            # it while the node exists.
             self._become(view.controller.epoch)
         else:
             self.epoch = -1

@@ -561,7 +561,7 @@ class Membership(Component):
     async def _probe(self, broker: BrokerView) -> None:
         """Delete the registration of a broker when its connection is lost and a new one is refused.
 
-        Then nobody listens at its address, so its process has ended. Its session would end only seconds later. See
+        Then no process listens at its address, so the broker has ended. Its session would end only seconds later. See
         `contacts.py` for the connections that are refused for another reason.
         """
         while True:

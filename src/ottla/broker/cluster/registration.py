@@ -2,14 +2,14 @@
 
 Start of a broker, in this order:
 
-1. ``begin_run`` replaces /brokers/registered/N. From then on nobody can add the broker to an ISR because of what an
+1. ``begin_run`` replaces /brokers/registered/N. From then on no leader can add the broker to an ISR because of what an
    earlier run of it had fetched.
 2. The broker marks its logs as unclean where that is needed (`leadership.mark_unclean`).
 3. ``write_dirs`` adds the log directories of this run to /brokers/registered/N, and again when a directory fails.
 4. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
 
-A clean stop begins with ``announce_leave``, which marks /brokers/registered/N. From then on nobody can add the broker
-to an ISR, although it is alive until ``end`` deletes /brokers/ids/N.
+A clean stop begins with ``announce_leave``, which marks /brokers/registered/N. From then on no leader can add the
+broker to an ISR, although it is alive until ``end`` deletes /brokers/ids/N.
 
 A broker that was paused, or cut off from the store, cannot know whether its session has expired and others have been
 elected. The lease bounds this: a read of the store that is answered proves that the session existed when the read was
@@ -64,7 +64,7 @@ _LEASE_PART = 2 / 3
 
 
 class Lease:
-    """How long this broker may assume that nobody else was elected in its place. Without a session that is for ever."""
+    """How long this broker may assume that no other was elected in its place. Without a session that is for ever."""
 
     def __init__(self, session_s: float | None) -> None:
         self._length_s = session_s * _LEASE_PART if session_s is not None else None
@@ -160,9 +160,9 @@ class Registration:
         return StartError(f"another broker with id {self._id} was started; two brokers cannot have the same id")
 
     async def _wait_for_earlier_process(self) -> None:
-        """Wait until the node of an earlier process is gone. This broker deletes it if it has the same address.
+        """Wait until the node of an earlier process is deleted. This broker deletes it if it has the same address.
 
-        Whoever listens on an address is the only process there, so the earlier one has ended.
+        Only one process can listen on an address, so the earlier one has ended.
         """
         path = broker_path(self._id)
         patience_s = 2 * self._session_s if self._session_s is not None else 0.0

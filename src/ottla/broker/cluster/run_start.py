@@ -93,7 +93,7 @@ class RunStart:
     def _check_epochs(self) -> None:
         """Raise StartError if a log has a later leader epoch than the store of the cluster.
 
-        The store then lost changes. New leaders would use epochs again, and nobody could see which records differ.
+        The store then lost changes. New leaders would use epochs again, and no check could find records that differ.
         """
         view, where = self._metadata.view, self._metadata.started_settings.zookeeper_connect
         for name, its_log in self._log_store.logs.items():

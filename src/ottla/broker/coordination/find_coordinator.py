@@ -74,7 +74,7 @@ class CoordinatorApis(Component):
         """Create the topic of the coordinators, then answer. If it cannot be created, no coordinator is available.
 
         Another broker may not know yet that it coordinates, and some clients do not retry what it refuses then. As in
-        Kafka, they are told to ask again.
+        Kafka, the reply lets them ask again.
         """
         try:
             if request.key_type == _TRANSACTION:

@@ -12,7 +12,7 @@ partition that has nothing new.
 
 A session knows which of its partitions may have news (``changed``), so that a fetch that changes nothing costs the same
 however many partitions there are. A partition leaves ``changed`` when an answer found it read to its end, with nothing
-that the client has not been told; from then on it is registered as a reader of it (`partitions/partition.py`).
+that was not sent to the client; from then on it is registered as a reader of it (`partitions/partition.py`).
 It comes back with the first event there: records, a moved high watermark or log start, the end of the partition. It
 also comes back when the client changes what it asks for. An event that no fetch waits for ends the registration, so a
 session that its client has abandoned costs writers nothing.
@@ -76,7 +76,7 @@ class WaitingFetch(Protocol):
 
 
 class FetchedPartition:
-    """A partition of one fetch, and within a session what its client was last told of it."""
+    """A partition of one fetch, and within a session what was last sent to its client."""
 
     __slots__ = ("high_watermark", "log_start_offset", "number", "request", "topic")
 
@@ -90,7 +90,7 @@ class FetchedPartition:
 
     @property
     def was_sent_start(self) -> bool:
-        """Return whether the client was told a log start."""
+        """Return whether a log start was sent to the client."""
         return self.log_start_offset != _UNSENT
 
     def must_be_sent(self, error_code: int, high_watermark: int, log_start_offset: int, size_bytes: int) -> bool:
@@ -258,7 +258,7 @@ class FetchSession:
         partition.unregister()
 
     def note_caught_up(self, wanted: SessionPartition, partition: Partition) -> None:
-        """Look at a partition again only after an event there: its client has read and been told everything."""
+        """Look at a partition again only after an event there: its client has received everything."""
         if wanted in self.changed:
             wanted.register(partition)
             del self.changed[wanted]

@@ -120,7 +120,7 @@ class ClassicGroup:
         self._parked_joins = 0
         #: ticket of a parked JoinGroup or SyncGroup -> its member
         self._parked: dict[Ticket, ClassicMember] = {}
-        #: ids of members that were told this generation and have not sent SyncGroup
+        #: ids of members that know this generation and have not sent SyncGroup
         self._unsynced: set[str] = set()
         self._join_deadline = NEVER
         self._sync_deadline = NEVER

@@ -132,7 +132,7 @@ class ClassicJournal:
     def _is_returning(self, member: ClassicMember, now: Moment) -> bool:
         """Return whether the member starts a rebalance because the coordinator moved.
 
-        Members that join during a rebalance do so because the coordinator told them to.
+        Members that join during a rebalance do so because the coordinator asked them to.
         """
         return self._rebalance is None and self._returning.has(member, now)
 

@@ -382,7 +382,7 @@ def mark_offline(topic: TopicView, broker: int, runs: Mapping[int, int]) -> Topi
 
     ``runs`` has the partitions whose logs are offline, each with a number of the run that had the log last if its whole
     directory is offline, else with -1. They are marked as those of an unclean stop are, but until the broker starts
-    again nobody knows what they contain. A log that was lost stays marked as lost.
+    again their content is unknown. A log that was lost stays marked as lost.
     """
     partitions = [
         _marked(partition, LogEnd(broker, runs[number], LOG_OFFLINE))

@@ -66,7 +66,7 @@ def start(
     removing = tuple(each for each in old if each not in wanted)
     begun = _with_replicas(partition, (*wanted, *removing), adding, removing, alive, min_isr)
     finished = progress(begun, alive, min_isr)
-    # One change, not two: nobody has seen the partition between them.
+    # One change, not two: no broker has seen the partition between them.
     if finished is begun:
         return begun
     return replace(finished, leader_epoch=begun.leader_epoch, partition_epoch=begun.partition_epoch)

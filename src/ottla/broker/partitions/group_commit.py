@@ -110,7 +110,7 @@ class GroupCommit:
     def write_turn(self) -> None:
         """The end of a turn: 1 write what is pending  2 move high watermarks, wake readers  3 start syncs.
 
-        Whoever waited for the write may append again, as the end of a transaction does: that is still this turn's.
+        A caller that waited for the write may append again in the same turn, as the end of a transaction does.
         """
         self._inline_budget.left_us = TURN_US_MAX
         while self.pending:
@@ -201,7 +201,7 @@ class GroupCommit:
         return any(partition.has_waiting for partition in self._waiting)
 
     def expire_writers(self) -> None:
-        """A produce whose timeout passed is told so; its batch stays in the log. A sync that had to wait starts."""
+        """Answer each produce whose timeout has passed; its batch stays in the log. Start syncs that had to wait."""
         now = self._monotonic()
         for partition in list(self._waiting):
             partition.expire_writers(now)

@@ -219,7 +219,7 @@ class Partition:
         self.suspended: dict[int, float] | None = None
         #: the log end offset when this broker got its role in this epoch; what a follower truncates is not included
         self.epoch_start_offset = 0
-        #: the last one that this follower was told by its leader
+        #: the last one that this follower got from its leader
         self.leader_high_watermark = 0
         #: whether this replica is throttled when it sends to followers, and when it copies its leader's log
         self.is_leader_throttled = self.is_follower_throttled = False

@@ -1,6 +1,6 @@
 """What a disk that fails, fills up or cannot be read means for the partitions on it.
 
-A disk that fails to write or to sync is never asked again: what it holds may be gone, so its directory goes offline. A
+A disk that fails to write or to sync is never asked again: its content may be lost, so its directory goes offline. A
 disk that is full is only refused further writes, and used again when it has room. A file that cannot be read concerns
 its partition only: the request that needs it is answered with KAFKA_STORAGE_ERROR, and everything else goes on. If
 other replicas are in sync, that partition goes offline here, and the broker tells the metadata store

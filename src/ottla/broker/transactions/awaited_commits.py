@@ -2,7 +2,7 @@
 
 To add offsets to a transaction, a client sends AddOffsetsToTxn to the coordinator of the transaction, and then
 TxnOffsetCommit to the coordinator of the group. librdkafka (2.16) keeps the coordinator of a group in a cache, but
-forgets a broker that Metadata does not list any more. TxnOffsetCommit then waits for a connection that nobody opens,
+forgets a broker that Metadata does not list any more. TxnOffsetCommit then waits for a connection that is never opened,
 and has no time limit. It looks for the new coordinator when any of its connections is closed. So if AddOffsetsToTxn is
 not followed by TxnOffsetCommit, its connection is closed. The client opens it again; nothing was in flight.
 """
@@ -52,5 +52,5 @@ class AwaitedCommits:
 
 
 def is_librdkafka(connection: Connection) -> bool:
-    """Return whether the client has told in ApiVersions that it is librdkafka, or a library on top of it."""
+    """Return whether the client has named librdkafka, or a library on top of it, in ApiVersions."""
     return "rdkafka" in connection.software or connection.software.startswith("confluent-kafka-")

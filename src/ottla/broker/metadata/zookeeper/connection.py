@@ -156,7 +156,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def _encrypt(
         self, plain: Any, host: str | None, limit_s: float, tls: Callable[[], ssl.SSLContext]
     ) -> ssl.SSLSocket:  # fmt: skip
-        """Return the connection with TLS. Not kazoo's, which does not check the name of the host unless it is told."""
+        """Return the connection with TLS. Not kazoo's, which by default does not check the name of the host."""
         plain.settimeout(limit_s)
         try:
             encrypted = tls().wrap_socket(plain, server_hostname=host)
