@@ -9,7 +9,8 @@ import pytest
 
 from ottla.edge.rest import group_consumer
 from ottla.edge.rest.errors import KafkaRefusal
-from ottla.edge.rest.group_consumer import GroupConsumer, kafka_partition
+from ottla.edge.rest.group_consumer import GroupConsumer
+from ottla.edge.rest.kafka import kafka_partition
 from ottla.model.types import TopicPartition
 
 NOT_COORDINATOR = 16

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.edge.rest.errors import ILLEGAL_STATE, KafkaRefusal
+from ottla.edge.rest.kafka import kafka_partition, refusals
 from ottla.edge.rest.schema_data import NotLoaded
 from ottla.edge.web.app import HttpError
 from ottla.env.tasks import attempt, keep_thread
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from ottla.edge.rest.kafka import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -198,11 +199,10 @@ class GroupConsumer:
 
     def _store(self, message: Any) -> None:
         """Note that a record was given to the client: the next commit includes it."""
-        from confluent_kafka import KafkaException
-
         try:
-            self._consumer.store_offsets(message)
-        except (KafkaException, RuntimeError) as error:
+            with refusals("consumer"):
+                self._consumer.store_offsets(message)
+        except (KafkaRefusal, RuntimeError) as error:
             # The partition was revoked, or the consumer closed, in this moment. The next owner reads the record again.
             log.debug("offset was not stored error=%s", error)
 
@@ -311,15 +311,10 @@ class GroupConsumer:
             self._consumer.close()
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        from confluent_kafka import KafkaException
-
         if self._is_closed:
             raise _illegal("The consumer instance is closed")
-        try:
+        with refusals("consumer"):
             return function()
-        except KafkaException as error:
-            cause = error.args[0]
-            raise KafkaRefusal(cause.code(), "consumer", cause.str()) from None
 
 
 class Poller:
@@ -368,13 +363,6 @@ class Poller:
             for consumer in consumers:
                 attempt(consumer.poll, "poll a consumer")
             time.sleep(_POLL_WAITING_S if any(each.is_waited_for for each in consumers) else _POLL_IDLE_S / 5)
-
-
-def kafka_partition(tp: TopicPartition, offset: int = -1001, metadata: str | None = None) -> Any:
-    """Return the object of confluent-kafka for a partition; without an offset, its committed or default position."""
-    from confluent_kafka import TopicPartition as KafkaPartition
-
-    return KafkaPartition(tp.topic, tp.partition, offset, metadata or "")
 
 
 def _size(message: Any) -> int:

@@ -14,9 +14,9 @@ import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from ottla.client.cluster import Cluster
@@ -26,9 +26,10 @@ from ottla.edge.rest.settings import RestSettings
 from ottla.edge.web.app import HttpError
 from ottla.edge.web.authentication import Identity as Identity
 from ottla.env.tasks import keep_thread
+from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer as Consumer
 
 _THREADS_MAX: Final = 64
 _CLIENT_ID: Final = "ottla-rest"
@@ -125,12 +126,10 @@ class RecordProducer:
     """An idempotent producer whose delivery reports arrive in the event loop."""
 
     def __init__(self, config: Mapping[str, str], loop: asyncio.AbstractEventLoop) -> None:
-        from confluent_kafka import KafkaException, Producer
+        from confluent_kafka import Producer
 
-        try:
+        with refusals("producer"):
             self._producer = Producer(dict(config))
-        except KafkaException as error:
-            raise _refusal(error.args[0], "producer") from None
         self._loop = loop
         #: reports that the thread has taken and the event loop has not
         self._reported: list[Delivery] = []
@@ -222,6 +221,24 @@ class RecordProducer:
 
 def _refusal(error: Any, subject: str) -> KafkaRefusal:
     return KafkaRefusal(error.code(), subject, error.str())
+
+
+@contextmanager
+def refusals(subject: str) -> Iterator[None]:
+    """Raise errors of librdkafka as KafkaRefusal."""
+    from confluent_kafka import KafkaException
+
+    try:
+        yield
+    except KafkaException as error:
+        raise _refusal(error.args[0], subject) from None
+
+
+def kafka_partition(tp: TopicPartition, offset: int = -1001, metadata: str | None = None) -> Any:
+    """Return the object of confluent-kafka for a partition; without an offset, its committed or default position."""
+    from confluent_kafka import TopicPartition as KafkaPartition
+
+    return KafkaPartition(tp.topic, tp.partition, offset, metadata or "")
 
 
 class _Clients:
@@ -330,13 +347,10 @@ class Kafka:
 
     def consumer(self, owner: Owner, properties: Mapping[str, str]) -> Consumer:
         """Return a new consumer. Raise KafkaRefusal if a property is not valid. The caller closes it, in a thread."""
-        from confluent_kafka import Consumer, KafkaException
+        from confluent_kafka import Consumer
 
-        config = {**self._config(owner), **self.settings.consumer, **properties}
-        try:
-            return Consumer(config)
-        except KafkaException as error:
-            raise _refusal(error.args[0], "consumer") from None
+        with refusals("consumer"):
+            return Consumer({**self._config(owner), **self.settings.consumer, **properties})
 
     def _config(self, owner: Owner) -> dict[str, Any]:
         config: dict[str, Any] = {

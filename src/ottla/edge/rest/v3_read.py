@@ -34,8 +34,7 @@ from ottla.edge.rest.errors import (
     partition_not_found,
     to_http,
 )
-from ottla.edge.rest.group_consumer import kafka_partition
-from ottla.edge.rest.kafka import READ_AHEAD, Identity, Owner, check_expiry
+from ottla.edge.rest.kafka import READ_AHEAD, Identity, Owner, check_expiry, kafka_partition
 from ottla.edge.rest.proxy import BOOLEAN, INT32, INT64, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
 from ottla.edge.rest.records import BINARY, JSON, PLAIN_FORMATS, STRING, decode_plain, iso_time, read_time
 from ottla.edge.rest.v3_topics import CLUSTER
