@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla.schemas.json_schema.differences import Kind
 from ottla.schemas.json_schema.model import ArrayNode, EmptyNode, FalseNode, Node
-from ottla.schemas.json_schema.report import Pair, Report, Side, Steps
+from ottla.schemas.json_schema.report import Pair, Report, Side, Steps, is_open, schema_of_others
 from ottla.schemas.json_schema.text import JsonValue
 
 
@@ -15,7 +15,7 @@ def compare_arrays(report: Report, original: ArrayNode, update: ArrayNode) -> St
     )
     report.extend(found, "items")
     yield from _compare_first_items(report, original, update)
-    yield from _compare_additional(report, original, update)
+    yield from report.compare_additional("ADDITIONAL_ITEMS", "additionalItems", original, update)
     yield from report.compare_unevaluated(
         "UNEVALUATED_ITEMS", "unevaluatedItems", original.unevaluated, update.unevaluated
     )
@@ -49,8 +49,8 @@ def _compare_first_items(report: Report, original: ArrayNode, update: ArrayNode)
 def _compare_removed(report: Report, written: JsonValue, update: ArrayNode, index: int) -> Steps:
     """Compare an item that only the writer defines with what the reader accepts for other items."""
     path = ("items", str(index))
-    accepted = _schema_for(report.update, update)
-    if _is_open(report.update, update):
+    accepted = schema_of_others(report.update, update)
+    if is_open(report.update, update):
         report.add(Kind.ITEM_REMOVED_FROM_OPEN_CONTENT_MODEL, *path, original=written)
     elif accepted is not None:
         yield from report.compare_covered("ITEM_REMOVED", path, written, accepted)
@@ -63,8 +63,8 @@ def _compare_removed(report: Report, written: JsonValue, update: ArrayNode, inde
 def _compare_added(report: Report, original: ArrayNode, defined: JsonValue, index: int) -> Steps:
     """Compare an item that only the reader defines with what the writer may have written there."""
     path = ("items", str(index))
-    accepted = _schema_for(report.original, original)
-    if _is_open(report.original, original):
+    accepted = schema_of_others(report.original, original)
+    if is_open(report.original, original):
         if isinstance(report.update.nodes.node(defined), EmptyNode):
             kind = Kind.ITEM_WITH_EMPTY_SCHEMA_ADDED_TO_OPEN_CONTENT_MODEL
         else:
@@ -74,35 +74,3 @@ def _compare_added(report: Report, original: ArrayNode, defined: JsonValue, inde
         yield from report.compare_covered("ITEM_ADDED", path, accepted, defined)
     else:
         report.add(Kind.ITEM_ADDED_TO_CLOSED_CONTENT_MODEL, *path, update=defined)
-
-
-def _compare_additional(report: Report, original: ArrayNode, update: ArrayNode) -> Steps:
-    keyword = "additionalItems"
-    if original.permits_additional != update.permits_additional:
-        kind = Kind.ADDITIONAL_ITEMS_ADDED if update.permits_additional else Kind.ADDITIONAL_ITEMS_REMOVED
-        report.add(kind, keyword, original=original.permits_additional, update=update.permits_additional)
-    elif original.additional is None and update.additional is not None:
-        report.add(Kind.ADDITIONAL_ITEMS_NARROWED, keyword, update=update.additional)
-    elif original.additional is not None and update.additional is None:
-        report.add(Kind.ADDITIONAL_ITEMS_EXTENDED, keyword, original=original.additional)
-    elif original.additional is not None:
-        found = yield Pair(report.original.nodes.node(original.additional), report.update.nodes.node(update.additional))
-        report.extend(found, keyword)
-
-
-def _is_open(side: Side, node: ArrayNode) -> bool:
-    """Return whether other items may have any value."""
-    if not node.permits_additional or node.additional is not None:
-        return False
-    return node.unevaluated is None or isinstance(side.nodes.node(node.unevaluated), EmptyNode)
-
-
-def _schema_for(side: Side, node: ArrayNode) -> JsonValue:
-    """Return the schema that a partially open content model has for other items; None if there is none."""
-    if node.additional is not None:
-        return node.additional
-    if node.permits_additional and node.unevaluated is not None:
-        unevaluated = side.nodes.node(node.unevaluated)
-        if not isinstance(unevaluated, (FalseNode, EmptyNode)):
-            return node.unevaluated
-    return None

@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla.schemas.json_schema.differences import Kind
 from ottla.schemas.json_schema.model import EmptyNode, FalseNode, ObjectNode
-from ottla.schemas.json_schema.report import Pair, Report, Side, Steps
+from ottla.schemas.json_schema.report import Pair, Report, Side, Steps, is_open, schema_of_others
 from ottla.schemas.json_schema.text import JsonValue
 
 #: a pattern that RE2 does not support may or may not accept a property
@@ -34,7 +34,7 @@ def compare_objects(report: Report, original: ObjectNode, update: ObjectNode) ->
         if name not in original.properties:
             yield from _compare_added(report, original, update, name)
     yield from _compare_dependencies(report, original, update)
-    yield from _compare_additional(report, original, update)
+    yield from report.compare_additional("ADDITIONAL_PROPERTIES", "additionalProperties", original, update)
     yield from report.compare_unevaluated(
         "UNEVALUATED_PROPERTIES", "unevaluatedProperties", original.unevaluated, update.unevaluated
     )
@@ -145,25 +145,9 @@ def _compare_dependencies(report: Report, original: ObjectNode, update: ObjectNo
             report.extend(found, "dependencies", name)
 
 
-def _compare_additional(report: Report, original: ObjectNode, update: ObjectNode) -> Steps:
-    keyword = "additionalProperties"
-    if original.permits_additional != update.permits_additional:
-        kind = Kind.ADDITIONAL_PROPERTIES_ADDED if update.permits_additional else Kind.ADDITIONAL_PROPERTIES_REMOVED
-        report.add(kind, keyword, original=original.permits_additional, update=update.permits_additional)
-    elif original.additional is None and update.additional is not None:
-        report.add(Kind.ADDITIONAL_PROPERTIES_NARROWED, keyword, update=update.additional)
-    elif original.additional is not None and update.additional is None:
-        report.add(Kind.ADDITIONAL_PROPERTIES_EXTENDED, keyword, original=original.additional)
-    elif original.additional is not None:
-        found = yield _pair(report, original.additional, update.additional)
-        report.extend(found, keyword)
-
-
 def _is_open(side: Side, node: ObjectNode) -> bool:
     """Return whether other properties may have any value."""
-    if not node.permits_additional or node.additional is not None or node.pattern_properties:
-        return False
-    return node.unevaluated is None or isinstance(side.nodes.node(node.unevaluated), EmptyNode)
+    return not node.pattern_properties and is_open(side, node)
 
 
 def _schema_for(report: Report, side: Side, node: ObjectNode, name: str) -> JsonValue:
@@ -174,10 +158,4 @@ def _schema_for(report: Report, side: Side, node: ObjectNode, name: str) -> Json
             return _UNDECIDED
         if matches:
             return schema
-    if node.additional is not None:
-        return node.additional
-    if node.permits_additional and node.unevaluated is not None:
-        unevaluated = side.nodes.node(node.unevaluated)
-        if not isinstance(unevaluated, (FalseNode, EmptyNode)):
-            return node.unevaluated
-    return None
+    return schema_of_others(side, node)

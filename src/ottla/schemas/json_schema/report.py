@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.schemas.json_schema.differences import Difference, Kind
-from ottla.schemas.json_schema.model import MISSING, EmptyNode, FalseNode, Node
+from ottla.schemas.json_schema.model import MISSING, ArrayNode, EmptyNode, FalseNode, Node, ObjectNode
 from ottla.schemas.json_schema.nodes import SchemaNodes
 from ottla.schemas.json_schema.patterns import Patterns
 from ottla.schemas.json_schema.text import JsonValue
@@ -34,6 +34,8 @@ class Pair(NamedTuple):
 
 Differences: TypeAlias = Sequence[Difference]
 Steps: TypeAlias = Generator[Pair, Differences, None]
+#: a node whose content model is open, closed or partially open
+ContentModel: TypeAlias = ObjectNode | ArrayNode
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +90,19 @@ class Report:
             change = "INCREASED" if original < update else "DECREASED"
         self.add_values(Kind(f"{name}_{change}"), keyword, original, update)
 
+    def compare_additional(self, name: str, keyword: str, original: ContentModel, update: ContentModel) -> Steps:
+        """Compare what two objects, or two arrays, accept besides the properties or items that they define."""
+        if original.permits_additional != update.permits_additional:
+            kind = Kind(f"{name}_{'ADDED' if update.permits_additional else 'REMOVED'}")
+            self.add(kind, keyword, original=original.permits_additional, update=update.permits_additional)
+        elif original.additional is None and update.additional is not None:
+            self.add(Kind(f"{name}_NARROWED"), keyword, update=update.additional)
+        elif original.additional is not None and update.additional is None:
+            self.add(Kind(f"{name}_EXTENDED"), keyword, original=original.additional)
+        elif original.additional is not None:
+            found = yield Pair(self.original.nodes.node(original.additional), self.update.nodes.node(update.additional))
+            self.extend(found, keyword)
+
     def compare_unevaluated(self, name: str, keyword: str, original: JsonValue, update: JsonValue) -> Steps:
         """Compare the schemas of properties or items that no other keyword evaluates; None: that side has none."""
         if original is None and update is None:
@@ -134,6 +149,24 @@ class Report:
         elif is_incompatible and not self._has_incompatible:
             self.differences[-1] = found
         self._has_incompatible |= is_incompatible
+
+
+def is_open(side: Side, node: ContentModel) -> bool:
+    """Return whether other properties or items may have any value, as far as no pattern applies to them."""
+    if not node.permits_additional or node.additional is not None:
+        return False
+    return node.unevaluated is None or isinstance(side.nodes.node(node.unevaluated), EmptyNode)
+
+
+def schema_of_others(side: Side, node: ContentModel) -> JsonValue:
+    """Return the schema that a partially open content model has for other properties or items; None if it has none."""
+    if node.additional is not None:
+        return node.additional
+    if node.permits_additional and node.unevaluated is not None:
+        unevaluated = side.nodes.node(node.unevaluated)
+        if not isinstance(unevaluated, (FalseNode, EmptyNode)):
+            return node.unevaluated
+    return None
 
 
 def _openness(side: Side, schema: JsonValue) -> int:
