@@ -53,11 +53,13 @@ def run(campaign: Campaign, values: Mapping[str, object]) -> int:
     """Run a campaign and print its verdict. Return the exit code."""
     report = Report(campaign.name)
     # The processes that a campaign has started end with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _function(campaign)(report, **values)
     except CannotRun as missing:
         report.missing = str(missing)
+    except KeyboardInterrupt:
+        report.problem("interrupted")
     except Exception as error:
         report.say(traceback.format_exc())
         report.problem(f"{type(error).__name__}: {error}")

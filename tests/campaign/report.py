@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO
 
 PASS, FAIL, CANNOT_RUN = 0, 1, 2
@@ -106,6 +106,11 @@ class Report:
 def shorten(lines: Sequence[str]) -> list[str]:
     """Return the first lines, and how many there are if some are left out."""
     return [*lines[:_SHOWN_MAX], *([f"... {len(lines)} in all"] if len(lines) > _SHOWN_MAX else [])]
+
+
+def shorten_each(found: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the first lines of each kind of anomaly, behind their number."""
+    return {name: [f"{len(lines)} in all", *lines[:_SHOWN_MAX]] for name, lines in found.items()}
 
 
 def percentiles(seconds: Iterable[float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,20 +44,29 @@ def _follow(report: Report, command: Sequence[str], environment: Mapping[str, st
         command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, **(environment or {})},
     ) as process:  # fmt: skip
-        assert process.stdout is not None
-        has_figures = False
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            report.say(lines[-1])
-            if has_figures and not _SECTION.fullmatch(lines[-1]):
-                report.figure(lines[-1])
-            elif _SECTION.fullmatch(lines[-1]):
-                has_figures = _FIGURES.fullmatch(lines[-1]) is not None
-            if percent := _PERCENT.search(line):
-                report.progress(int(percent[1]), 100, "% of the tests")
+        try:
+            _pass_on(report, process, lines)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            raise
     if process.returncode != 0:
         report.problem(f"{Path(command[0]).name} {' '.join(command[1:])} ended with code {process.returncode}")
     return lines
+
+
+def _pass_on(report: Report, process: subprocess.Popen[str], lines: list[str]) -> None:
+    """Print the lines of a process and add them to ``lines``. Figures of tests and progress go to the report."""
+    assert process.stdout is not None
+    has_figures = False
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        report.say(lines[-1])
+        if has_figures and not _SECTION.fullmatch(lines[-1]):
+            report.figure(lines[-1])
+        elif _SECTION.fullmatch(lines[-1]):
+            has_figures = _FIGURES.fullmatch(lines[-1]) is not None
+        if percent := _PERCENT.search(line):
+            report.progress(int(percent[1]), 100, "% of the tests")
 
 
 def crash(report: Report, *, kills: int) -> None:

@@ -15,10 +15,9 @@ from storm import Storm
 from campaign.checker import check
 from campaign.history import Anomalies, History, Outcome
 from campaign.processes import free_port
+from campaign.report import shorten_each
 from ottla.testing import BrokerProcess
 from ottla.testing.process import BrokerFailed
-
-_SHOWN_MAX = 5
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ class Campaign:
         )
         if storm.errors:
             found["errors-at-clients"] = storm.errors
-        return {name: [f"{len(lines)} in all", *lines[:_SHOWN_MAX]] for name, lines in found.items()}
+        return shorten_each(found)
 
 
 def refusal_to_start(broker: BrokerProcess) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from checker import Anomalies, History, check, figures_of
 from group_run import GroupRun
 
-_SHOWN_MAX = 5
+from campaign.report import shorten_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +31,4 @@ class Campaign:
         """Check what was seen, and note the figures."""
         found = check(history)
         self.say(f"{figures_of(history)} (seed {self.seed})")
-        return {name: [f"{len(lines)} in all", *lines[:_SHOWN_MAX]] for name, lines in found.items()}
+        return shorten_each(found)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from campaign.processes import free_port
+from campaign.report import shorten_each
 
 _SCRIPT = Path(__file__).with_name("mixed.py")
 _AT_A_TIME = 4
 _RUN_S_MAX = 240.0
-_LINES_SHOWN = 3
 
 
 class MixedRuns:
@@ -64,7 +64,7 @@ class MixedRuns:
         if not told["anomalies"]:
             shutil.rmtree(run.directory)
             return
-        shown = {name: [f"{len(lines)} in all", *lines[:_LINES_SHOWN]] for name, lines in told["anomalies"].items()}
+        shown = shorten_each(told["anomalies"])
         kept = shutil.move(run.directory, tempfile.mkdtemp(prefix="ottla-mixed-"))
         self.found[run.seed] = {"repeat with": [run.command], "kept in": [kept], **shown}
         print(self.found[run.seed], flush=True)

@@ -64,6 +64,7 @@ def test_text_of_an_option_is_parsed_by_the_type_of_its_default() -> None:
         ("pass", 0, "PASS trial in 0 s: 3 kills"),
         ("problem", 1, "FAIL trial in 0 s: 1 problem, the first: a record is lost; 3 kills"),
         ("missing", 2, "CANNOT RUN trial: no Java"),
+        ("interrupt", 1, "FAIL trial in 0 s: 1 problem, the first: interrupted"),
         ("error", 1, "FAIL trial in 0 s: 1 problem, the first: AssertionError: not in sync"),
     ],
 )
@@ -73,6 +74,8 @@ def test_last_line_is_the_verdict(
     def trial(report: Report, *, kind: str) -> None:
         if kind == "missing":
             raise CannotRun("no Java")
+        if kind == "interrupt":
+            raise KeyboardInterrupt
         assert kind != "error", "not in sync"
         report.figure("3 kills")
         if kind == "problem":
