@@ -35,6 +35,7 @@ from ottla.broker.partitions.group_commit import GroupCommit
 from ottla.broker.partitions.partition import Partition, Until
 from ottla.broker.transactions.runtime import MarkerWriter
 from ottla.log.log import Log
+from ottla.log.log_state import LogState
 from ottla.log.producers import ProducerEntry, Producers
 from ottla.log.segment import Segment, SyncJob
 from ottla.model.batch import read_header
@@ -68,7 +69,7 @@ def sync_covers_later_writes(replace: Replace) -> None:
         self.synced_end_offset = self.written_end_offset
         self.note_segments_synced([(segment, segment.written_bytes) for segment, _ in job.segments])
 
-    replace(Log, "note_synced", note_synced)
+    replace(LogState, "note_synced", note_synced)
 
 
 def sync_covers_truncated_bytes(replace: Replace) -> None:
@@ -78,7 +79,7 @@ def sync_covers_truncated_bytes(replace: Replace) -> None:
         self.synced_end_offset = max(self.synced_end_offset, min(job.end_offset, self.written_end_offset))
         self.note_segments_synced(job.segments)
 
-    replace(Log, "note_synced", note_synced)
+    replace(LogState, "note_synced", note_synced)
 
 
 def file_names_are_not_synced(replace: Replace) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import ottla.broker.cluster.topic_apis as topics_module
 import ottla.broker.groups.offsets as group_offsets_module
-import ottla.log.store as log_store_module
+import ottla.log.loading as loading_module
 from ottla.broker.cluster.config_apis import ConfigApis
 from ottla.broker.groups.classic import ClassicGroup
 from ottla.broker.groups.offsets import Offsets
@@ -145,14 +145,14 @@ def sequence_gaps_are_accepted(replace: Replace) -> None:
 
 def recovery_fails_with_a_traceback(replace: Replace) -> None:
     """Recovery divides by a number that is zero for some logs."""
-    original = log_store_module.open_log
+    original = loading_module.open_log
 
     def open_log(*args: Any, **options: Any) -> Any:
         opened = original(*args, **options)
         assert 1 // (opened.log_end_offset % 9 + opened.log_start_offset + (opened.log_end_offset < 50)) >= 0
         return opened
 
-    replace(log_store_module, "open_log", open_log)
+    replace(loading_module, "open_log", open_log)
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import ottla.broker.cluster.isr_changes as isr_changes_module
 import ottla.broker.metadata.leadership as leadership_module
 import ottla.broker.partitions.isr as isr_module
-import ottla.log.store as log_store_module
+import ottla.log.loading as loading_module
 from ottla.broker.cluster.isr_changes import IsrChanges
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.coordination.coordination import Coordination
@@ -167,8 +167,8 @@ def kip_320(replace: Replace) -> None:
 
 def recovery_fills_lost_offsets(replace: Replace) -> None:
     """After a power failure a batch without records takes the place of records that other replicas have."""
-    original = log_store_module.open_log
-    replace(log_store_module, "open_log", lambda *args, **options: original(*args, **{**options, "replicated": False}))
+    original = loading_module.open_log
+    replace(loading_module, "open_log", lambda *args, **options: original(*args, **{**options, "replicated": False}))
 
 
 def coordinators_ignore_pauses_of_leadership(replace: Replace) -> None:

@@ -12,8 +12,8 @@ from crc32c import crc32c
 import ottla.broker.cluster.controller as election_module
 import ottla.broker.cluster.isr_changes as isr_changes_module
 import ottla.broker.metadata.leadership as leadership_module
+import ottla.log.loading as loading_module
 import ottla.log.replication as replication_module
-import ottla.log.store as log_store_module
 import ottla.log.truncation as truncation_module
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.membership import Membership
@@ -268,7 +268,7 @@ def follower_log_starts_are_not_awaited(replace: Replace) -> None:
 
 def folder_of_an_earlier_topic_is_used(replace: Replace) -> None:
     """A start uses the folder of a partition without a look at its topic id."""
-    replace(log_store_module, "check_topic_id", lambda disk, path, folder, spec: Owner.TOPIC)
+    replace(loading_module, "check_topic_id", lambda disk, path, folder, spec: Owner.TOPIC)
 
 
 def followers_of_an_earlier_topic_count(replace: Replace) -> None:

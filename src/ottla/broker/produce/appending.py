@@ -120,10 +120,9 @@ class Appender:
         ``opened`` are the settings with which the batch was opened elsewhere. `ProduceApi` has a faster form of this
         for requests that start with the remembered bytes.
         """
-        now_ms = self._wall_ms()
-        transactional_id, acks, *_ = request.parsed
+        now_ms, transactional_id = self._wall_ms(), request.parsed.transactional_id
         try:
-            if acks == -1:
+            if request.parsed.acks == -1:
                 partition.check_enough_replicas()
             if request.version < ZSTD_FROM:
                 check_codec(buffer, data.start, data.end)
