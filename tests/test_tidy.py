@@ -276,6 +276,12 @@ def test_every_decision_has_a_number_and_a_date() -> None:
         assert re.search(r"^20\d\d-\d\d-\d\d", page.read_text(), re.M), page.name
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "STYLE.md"])
+def test_modules_that_a_page_names_exist(page: str) -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", (ROOT / page).read_text()))
+    assert {path for path in named if not any((at / path).is_file() for at in (ROOT, SOURCE))} == set()
+
+
 def test_every_page_is_in_an_index() -> None:
     """A page has a link in docs/README.md, a decision in docs/decisions/README.md."""
     for index in (ROOT / "docs" / "README.md", ROOT / "docs" / "decisions" / "README.md"):
