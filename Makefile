@@ -8,8 +8,8 @@ LISTENER ?= PLAINTEXT://127.0.0.1:9092
 METRICS ?= 127.0.0.1:9464
 # INSECURE=1 lets LISTENER be another address than loopback, without encryption and authentication.
 INSECURE ?=
-# Half of the tests' time is waiting, so there are two workers for each core, and no more than eight brokers at a time.
-WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n : 8)))
+# More than half of the tests' time is waiting, so there are more workers than cores, and no more than nine brokers at a time.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? 2 * n + 1 : 9)))
 # Brokers that tests start would compile their modules each time.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -109,7 +109,7 @@ _ALL = (
     ),
     Campaign(
         name="quotas", takes="2 min", function="compat/quota_rates",
-        description="rates of producers and consumers compared with their quotas, within 10 %",
+        description="rates of clients compared with their quotas, within 10 %; quota requests as answered by Kafka",
         needs="Java",
         options=(
             Option("SECONDS", 60.0, "how long the clients run"), Option("RATE", 2_000_000, "quota in bytes per second"),

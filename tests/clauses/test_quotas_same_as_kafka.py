@@ -7,6 +7,7 @@ whose name is ``<default>``.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,10 @@ from ottla.wire.messages.alter_client_quotas import (
 )
 from ottla.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
-pytestmark = pytest.mark.foreign
+pytestmark = [
+    pytest.mark.foreign,
+    pytest.mark.skipif("OTTLA_LONG" not in os.environ, reason="only in a longer campaign: make campaign NAME=quotas"),
+]
 
 Names = list[tuple[str, str | None]]
 EXACT, DEFAULT, ANY = 0, 1, 2

@@ -19,6 +19,7 @@ from drivers.java import PERFORMANCE
 
 from campaign.processes import wait_until
 from campaign.report import CannotRun, Report
+from campaign.suites import run_pytest
 from ottla.testing import BrokerProcess
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.alter_client_quotas import (
@@ -58,6 +59,8 @@ def run(report: Report, *, seconds: float, rate: int, client: str) -> None:
         report.figure(f"{name} {measured / rate:.3f} of its quota")
         if abs(measured / rate - 1) > TOLERANCE:
             report.problem(f"{name} has {measured:,.0f} bytes per second, with a quota of {rate:,}")
+    if not client:
+        run_pytest(report, "tests/clauses/test_quotas_same_as_kafka.py", environment={"OTTLA_LONG": "1"})
 
 
 def _prepare(bootstrap: str, size_bytes: int, rate: int) -> None:

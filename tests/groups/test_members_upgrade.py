@@ -12,6 +12,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.client]
 
 
 def test_a_live_group_changes_its_protocol_and_back(campaign: Campaign, server: Any) -> None:
+    if not campaign.long:
+        pytest.skip("only in a longer campaign: make campaign NAME=groups")
     run = campaign.new_run(server.bootstrap)
     run.start()
     for client in ("confluent", "kafka-python"):
