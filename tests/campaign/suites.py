@@ -17,15 +17,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
 #: with -q it has no line around it
 _SUMMARY = re.compile(r"(?:=+ )?(\d+ (?:passed|failed|skipped|deselected|error).*? in [\d.]+s.*?)(?: =+)?")
-_FIGURES = re.compile(r"=+ figures of campaigns =+")
-_SECTION = re.compile(r"=+ .* =+")
 SPARK_PREVIOUS = "4.2"
 
 
 def run_pytest(
     report: Report, *arguments: str, environment: Mapping[str, str] | None = None, python: str = sys.executable
 ) -> None:
-    """Run pytest and pass on its lines. Its summary and the figures of the tests go to the report."""
+    """Run pytest and pass on its lines. Its summary goes to the report; it prints the figures of the tests."""
     lines = _follow(report, [python, "-m", "pytest", *arguments], environment)
     summaries = [match[1] for line in lines if (match := _SUMMARY.fullmatch(line))]
     report.figure(summaries[-1] if summaries else "no test has run")
@@ -55,16 +53,11 @@ def _follow(report: Report, command: Sequence[str], environment: Mapping[str, st
 
 
 def _pass_on(report: Report, process: subprocess.Popen[str], lines: list[str]) -> None:
-    """Print the lines of a process and add them to ``lines``. Figures of tests and progress go to the report."""
+    """Print the lines of a process and add them to ``lines``."""
     assert process.stdout is not None
-    has_figures = False
     for line in process.stdout:
         lines.append(line.rstrip())
         report.say(lines[-1])
-        if has_figures and not _SECTION.fullmatch(lines[-1]):
-            report.figure(lines[-1])
-        elif _SECTION.fullmatch(lines[-1]):
-            has_figures = _FIGURES.fullmatch(lines[-1]) is not None
         if percent := _PERCENT.search(line):
             report.progress(int(percent[1]), 100, "% of the tests")
 
