@@ -1,7 +1,7 @@
 """Spark's own analysis of a declaration, on empty inputs: types, functions, columns, and what a stream cannot do.
 
-Flows are planned in order, by the code that runs them, so that the columns of one are known to the next. A flow whose
-input could not be analysed is left out: its problems would be echoes.
+Flows are planned in order, by the code that runs them, so that the columns of a flow are known when the next one is
+planned. A flow whose input could not be analysed is left out: its problems would follow from those of the input.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONDITION = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 
 
 def analyse(declaration: Declaration, spark: SparkSession | None = None) -> Iterable[Problem]:
-    """Everything that Spark finds wrong. Starts a session of its own if it is given none."""
+    """Return everything that Spark finds wrong. Without `spark`, start a session for the analysis."""
     try:
         graph = Graph(pin_schemas(declaration))
     except SchemasUnavailable as error:
@@ -73,7 +73,7 @@ def _quiet_session(name: str) -> SparkSession:
 
 
 def schemas_of(spark: SparkSession, graph: Graph, flows: Collection[str] | None = None) -> dict[str, StructType]:
-    """The columns of every flow, or of some and all that they read. Raises BadDeclaration."""
+    """Return the columns of every flow, or of some flows and all that they read. Raise BadDeclaration."""
     analysis = _Analysis(spark, graph)
     problems = tuple(analysis.run(graph.order if flows is None else graph.above(*flows)))
     if problems:
@@ -222,7 +222,7 @@ def _place_of_failure(flow: Flow) -> Place:
 
 
 def _plain(error: BaseException) -> str:
-    """The first sentence of an error, without codes."""
+    """Return the first sentence of an error, without codes."""
     if not isinstance(error, PySparkException):
         return str(error)
     text = _SQLSTATE.sub("", _CONDITION.sub("", str(error)))

@@ -1,15 +1,16 @@
-"""Making rows again: the same flows over rows of the past, in place of what the stream has made of them.
+"""Backfill: recompute flows from old records and replace the rows that the streams have written.
 
-A backfill first brings all flows up to date, so that stream and backfill have seen the same. Then each flow is computed
-from the beginning by the same plan, as one batch that is invisible to readers. Its rows then replace those of the
-range, in one commit per table. Streams skip such commits, because every flow behind is computed again as well.
+A backfill first runs all flows to the end of their inputs, so that stream and backfill have read the same. Then each
+flow is computed from the beginning by the same plan, into tables that readers do not see. Its rows then replace those
+of the range, in one commit per table. Streams skip such commits, because the flows that read the table are recomputed
+as well.
 
-The result is what the stream has made, with one difference: to one batch nothing is late. Rows that came behind the
-watermark are in it.
+The result equals that of the stream, except for late rows: a batch has none, so that rows which were behind the
+watermark of the stream are in it.
 
-What a range means: rows that come from one record are replaced by the record's time, other rows by the time that
-their table is partitioned by, or else by the column of their watermark. A table without any of these is replaced as a
-whole.
+The range is compared with the time of the record for rows that come from one record; for other rows with the time
+by which their table is partitioned, or else with the column of their watermark. A table without any of these is
+replaced as a whole.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ottla.pipeline.run import Supervisor, ship_code
 from ottla.pipeline.status import RunStatus
 from ottla.pipeline.zones import TABLE_FORMAT, Batch, Counts, FlowWriter
 from ottla.spark.offsets import PartitionOffsets
-from ottla.spark.staging import open_filesystem
+from ottla.spark.source_offsets import batch_ids, read_source_offsets
 from ottla.spark.table_location import TableLocation
 
 Origin = Literal["raw", "log"]
@@ -51,7 +52,7 @@ _AVAILABLE_NOW = Trigger(kind="available-now")
 
 
 class BackfillRefused(OttlaError):
-    """It cannot be done; the text says what to do first."""
+    """The backfill is not possible; the text says what to do first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Range:
         return self.since is None and self.until is None
 
     def holds(self, column: str) -> Column:
-        """True or false, never null: a row without a time is in no range."""
+        """Return the condition for rows of the range, which is never null. A row without a time is in no range."""
         time = F.col(quoted(column))
         holds = time.isNotNull()
         if self.since is not None:
@@ -78,11 +79,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """What a backfill has done to one table."""
+    """The result of a backfill for one table."""
 
     flow: str
     table: str
-    #: rows that are there now in place of others
+    #: rows that have replaced others
     rows: int
     #: None: the table as a whole
     partitions: int | None
@@ -114,7 +115,7 @@ class Backfill:
         self._layout = Layout.of(declaration)
         self._scratch = self._layout.scratch(uuid.uuid4().hex)
         self._chosen = choose(self._graph, flows)
-        #: flows that could not be brought up to date, and those that stand on them: their rows are as they were
+        #: flows that failed before the backfill, and flows that read them: their rows are unchanged
         self.left_out: set[str] = set()
 
     def run(self) -> list[Replaced]:
@@ -151,7 +152,7 @@ class Backfill:
         return done
 
     def _catch_up(self) -> set[str]:
-        """Run what is to be made again, and what it stands on, to the end; what could not is left out."""
+        """Run the chosen flows and their inputs to the end. Return the chosen flows that failures leave out."""
         needed = set(self._chosen)
         for name in reversed(self._graph.order):
             if name in needed:
@@ -182,7 +183,7 @@ class Backfill:
                     yield self._put_in_place(one, room, side.table, TIMESTAMP, [])
 
     def _compute(self, session: Session, flow: Flow) -> Counts:
-        """The flow's rows from the beginning, into tables of the scratch layout."""
+        """Compute a flow from the beginning, into tables of the scratch layout."""
         total = Counts()
         work = Planner(self._spark, self._graph, lambda name: self._read(session, flow, name)).work(flow)
         writer = FlowWriter(self._declaration, self._scratch, flow, work, with_topics=False)
@@ -206,12 +207,12 @@ class Backfill:
         else:
             rows = session.inputs.stream(name)
         if not flow.steps and not flow.deduplicate and not self._range.everything and TIMESTAMP in rows.columns:
-            # Each row comes from one record: those of other records need not be made.
+            # Each row comes from one record, so records outside of the range are not needed.
             rows = rows.where(self._range.holds(TIMESTAMP))
         return rows
 
     def _read_log(self, session: Session, reader: Flow, source: str) -> DataFrame:
-        """Records up to where the stream has read them: what comes later is the stream's."""
+        """Return the records that the stream has read; later ones are for the stream."""
         offsets = committed_offsets(self._layout.checkpoint(reader))
         topic = self._declaration.sources[source].topic
         read = [
@@ -269,7 +270,10 @@ class Backfill:
 
 
 def choose(graph: Graph, names: Collection[str]) -> set[str]:
-    """The flows to make again: those named and all that stand on them; without names all but raw, which is the past."""
+    """Return the flows to recompute: those with these names and all that read them; without names, all but raw flows.
+
+    Raise BackfillRefused for an unknown name.
+    """
     flows = graph.declaration.flows
     for name in names:
         if name not in flows:
@@ -286,23 +290,13 @@ def choose(graph: Graph, names: Collection[str]) -> set[str]:
 
 
 def committed_offsets(checkpoint: str) -> PartitionOffsets:
-    """Where a flow has come to in the topics that it reads."""
-    filesystem, path = open_filesystem(f"{checkpoint}/commits")
-    from pyarrow import fs
-
-    numbers = [
-        int(info.base_name)
-        for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        if info.base_name.isdecimal()
-    ]
-    if not numbers:
+    """Return the offsets up to which a flow has read its topics, from its checkpoint."""
+    completed = batch_ids(f"{checkpoint}/commits")
+    if not completed:
         return PartitionOffsets()
-    filesystem, path = open_filesystem(f"{checkpoint}/offsets/{max(numbers)}")
-    with filesystem.open_input_stream(path) as stream:
-        lines = bytes(stream.read()).decode().splitlines()
     offsets = PartitionOffsets()
-    # One line for each input, that of a table looks otherwise, that of an input which has given nothing yet is a dash.
-    for line in lines[2:]:
+    # One line for each input. That of a table has another form; that of an input without rows so far is a dash.
+    for line in read_source_offsets(checkpoint, completed[-1]).splitlines():
         with suppress(ValueError):
             offsets.update(PartitionOffsets.from_json(line))
     return offsets
@@ -321,7 +315,7 @@ def _appends_to(flow: Flow, target: Flow) -> bool:
 
 
 def _affected(old: DataFrame, new: DataFrame, partition_by: list[str]) -> list[object] | None:
-    """The partitions, by their first column, that have rows in the range; None when the whole table is rewritten."""
+    """Return the values of the first partition column with rows in the range; None if the whole table is rewritten."""
     if not partition_by:
         return None
     name = quoted(partition_by[0])

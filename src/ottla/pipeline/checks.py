@@ -1,7 +1,7 @@
-"""What a declaration's parts mean together: rules of zones and kinds, queries, columns, expectations.
+"""Checks of a declaration as a whole: rules of zones and kinds, queries, columns, expectations.
 
-The deep check is Spark's own analysis of every query. It lives behind DEEP_CHECK, a function
-`(Declaration) -> Iterable[Problem]`, so that nothing here needs a JVM.
+The deep check is Spark's own analysis of every query. The function that DEEP_CHECK names is imported when it is needed,
+so that nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ottla.pipeline.sql import Query, read_query
 from ottla.pipeline.zone_rules import zones_with
 from ottla.spark.table_schema import HISTORY_COLUMNS
 
-#: module and function; a module of that name makes `validate --deep` work
+#: module and function of `validate --deep`
 DEEP_CHECK = "ottla.pipeline.analysis:analyse"
 
 
 class DeepCheckMissing(RuntimeError):
-    """Spark, or the part of Ottla that asks it, is not installed."""
+    """Spark is not installed."""
 
 
 def check_declaration(declaration: Declaration, problems: Problems, unzoned: Collection[str] = ()) -> None:
@@ -40,7 +40,7 @@ def check_declaration(declaration: Declaration, problems: Problems, unzoned: Col
 
 
 def deep_check(declaration: Declaration) -> tuple[Problem, ...]:
-    """Ask Spark. Raises DeepCheckMissing when there is none."""
+    """Return what Spark finds wrong. Raise DeepCheckMissing if it is not installed."""
     module, _, function = DEEP_CHECK.partition(":")
     try:
         analyse = getattr(importlib.import_module(module), function)
@@ -50,7 +50,7 @@ def deep_check(declaration: Declaration) -> tuple[Problem, ...]:
 
 
 class _Rules:
-    """What a flow may have, by its zone and its kind."""
+    """Checks the rules of a flow's zone and kind."""
 
     def __init__(self, graph: Graph, flow: Flow, problems: Problems) -> None:
         self._graph = graph

@@ -1,7 +1,7 @@
-"""A pipeline as it was declared: frozen, complete, and free of everything that a reader could find wrong.
+"""A declared pipeline as frozen values, which the reader has checked.
 
-Where these values come from (a YAML file, or Python with decorators) can no longer be seen, apart from `place`, which
-says where something was written and takes no part in comparisons.
+They are the same for a YAML file and for Python with decorators, except for `place`, which says where something was
+written and takes no part in comparisons.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ DEFAULT_BROKERS = "127.0.0.1:9092"
 TOMBSTONE_RETENTION_MS = 7 * 24 * 3600 * 1000
 #: as Delta does
 VACUUM_RETAIN_MS = 7 * 24 * 3600 * 1000
-#: what a step calls the result of the step before
+#: the name of the result of the step before, in a step
 PREVIOUS = "previous"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When a flow runs a batch. `interval_ms` belongs to `interval` alone."""
+    """When a flow runs a batch. `interval_ms` is for the kind `interval` only."""
 
     kind: Literal["once", "available-now", "interval", "as-fast-as-possible"]
     interval_ms: int = 0
@@ -58,7 +58,7 @@ class Trigger:
 
     @property
     def ends(self) -> bool:
-        """Whether the run is over when everything there was has been read."""
+        """Whether the run ends when it has read all records that existed at its start."""
         return self.kind in ("once", "available-now")
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ class SqlStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStep:
-    """A function of DataFrames. `function` is `module:function`; `call` is there when Python declared it."""
+    """A function of DataFrames. `function` is `module:function`; `call` is the function if Python declared it."""
 
     function: str
     inputs: tuple[str, ...]
@@ -268,7 +268,7 @@ class SideOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A name in `from`, and where it stands."""
+    """A name in `from`, and where it is written."""
 
     name: str
     place: Place = field(compare=False)
@@ -276,7 +276,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """One table or view, and how its rows are made."""
+    """One table or view, and how its rows are computed."""
 
     name: str
     #: one of `Declaration.zones`
@@ -305,7 +305,7 @@ class Flow:
 
     @property
     def table(self) -> TableSink | None:
-        """The table others read this flow by."""
+        """The table that other flows read."""
         return next((sink for sink in self.sinks if isinstance(sink, TableSink)), None)
 
 

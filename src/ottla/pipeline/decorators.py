@@ -35,7 +35,7 @@ _SPELLING = {"from_": "from", "as_": "as", "with_": "with"}
 
 
 class Pipeline:
-    """A pipeline that is being declared. Nothing is checked before `declaration`, which tells all problems at once."""
+    """A pipeline that is being declared. `declaration` checks it and reports all problems at once."""
 
     def __init__(self, name: str, **keys: Any) -> None:
         self._place = _calling_place()
@@ -57,23 +57,23 @@ class Pipeline:
     def table(
         self, function: Callable[..., Any] | None = None, *, name: str | None = None, **keys: Any
     ) -> Callable[..., Any]:
-        """A table that rows are added to as they come, made by the decorated function of DataFrames."""
+        """Declare a table, to which rows are appended as they arrive. The function gets and returns DataFrames."""
         return self._decorator(function, name, {"kind": "table", **keys}, _calling_place())
 
     def materialized_view(
         self, function: Callable[..., Any] | None = None, *, name: str | None = None, **keys: Any
     ) -> Callable[..., Any]:
-        """A table that is computed as a whole at each trigger."""
+        """Declare a table that is recomputed completely at each trigger."""
         return self._decorator(function, name, {"kind": "materialized_view", **keys}, _calling_place())
 
     def temporary_view(
         self, function: Callable[..., Any] | None = None, *, name: str | None = None, **keys: Any
     ) -> Callable[..., Any]:
-        """A view: nothing is stored, readers compute it."""
+        """Declare a view: it is not stored, the flows that read it compute it."""
         return self._decorator(function, name, {"kind": "view", **keys}, _calling_place())
 
     def append_flow(self, *, target: str, name: str | None = None, **keys: Any) -> Callable[..., Any]:
-        """Rows for the table of another flow."""
+        """Declare rows that are appended to the table of another flow."""
         return self._decorator(None, name, {"append_to": target, **keys}, _calling_place())
 
     @property
@@ -121,7 +121,7 @@ class Pipeline:
             self._add(self._flows, called, given, place)
             return decorated
 
-        # Without parentheses Python hands over the function at once, and takes what comes back for it.
+        # A decorator without parentheses gets the function itself and must return it.
         return decorate(function) if function is not None else decorate
 
     def _add(self, entries: _Entries, name: str, keys: Mapping[str, Any], place: Place) -> None:
@@ -135,7 +135,7 @@ class Pipeline:
 
 
 def _plain(value: Any) -> Any:
-    """Python's spelling of keys to YAML's."""
+    """Return keys in the spelling of YAML."""
     if isinstance(value, Mapping):
         return {_SPELLING.get(key, key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -144,6 +144,6 @@ def _plain(value: Any) -> Any:
 
 
 def _calling_place() -> Place:
-    """Where the method that asks was called from."""
+    """Return the place of the call of the method that calls this function."""
     frame = sys._getframe(2)
     return Place(frame.f_code.co_filename, frame.f_lineno)

@@ -69,7 +69,7 @@ class Text:
     written: Written | None = field(default=None, compare=False)
 
     def place_of(self, position: int) -> Place:
-        """Where the character at this position stands."""
+        """Return the place of the character at this position."""
         text = self.text
         if self.written is not None:
             text, position = self.written.text, self.written.position_of(position)
@@ -77,7 +77,7 @@ class Text:
         return self.place_at(before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1)
 
     def place_at(self, line: int, column: int) -> Place:
-        """Where a line and column of the text, both from 1, stand in the file."""
+        """Return the place in the file of a line and column of the text, both from 1."""
         if self.is_file:
             return Place(self.place.file, line, column)
         if self.indent is None:
@@ -111,7 +111,7 @@ class Node:
 
 
 def node_of(value: object, place: Place) -> Node:
-    """A Python value as a node; everything inside stands where the call stands."""
+    """Return a Python value as a node; all parts of it have the place of the call."""
     if isinstance(value, Mapping):
         entries = tuple((node_of(str(key), place), node_of(inner, place)) for key, inner in value.items())
         return Node("mapping", place, entries=entries)
@@ -127,7 +127,7 @@ def node_of(value: object, place: Place) -> Node:
 
 
 def read_document(data: bytes, file: str, problems: Problems) -> Node:
-    """Read a whole YAML file. Raises BadDeclaration when it is no YAML, or YAML that is not read here."""
+    """Return the root node of a YAML file. Raise BadDeclaration if it is not YAML, or not allowed here."""
     import yaml
 
     if len(data) > SIZE_BYTES_MAX:
@@ -156,7 +156,7 @@ def read_document(data: bytes, file: str, problems: Problems) -> Node:
 
 
 def _check_events(events: Iterable[Any], file: str) -> None:
-    """Refuse what would be expensive or unbounded to build, before anything is built."""
+    """Raise BadDeclaration for documents that would need much memory, before any node is created."""
     import yaml
 
     depth = documents = 0

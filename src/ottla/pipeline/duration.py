@@ -1,4 +1,4 @@
-"""Spans of time in a declaration: `10s`, `1h30m`, or in words as Spark writes them, `10 minutes`."""
+"""Durations and sizes in a declaration: `10s`, `1h30m`, or in words as Spark writes them, `10 minutes`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MS_MAX = 366 * 86_400_000
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of a span. Raises ValueError with what is wrong.
+    """Return the milliseconds of a duration. Raise ValueError if the text is not one.
 
     >>> [parse_duration_ms(text) for text in ("10s", "1h30m", "10 minutes", "500ms")]
     [10000, 5400000, 600000, 500]
@@ -44,7 +44,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration(span_ms: int) -> str:
-    """The span as it would be written in a declaration.
+    """Return the duration as a declaration writes it.
 
     >>> [format_duration(span) for span in (600_000, 5_400_000, 1500)]
     ['10m', '1h30m', '1s500ms']

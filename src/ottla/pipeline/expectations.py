@@ -1,6 +1,6 @@
-"""Expectations: what must hold for the rows of a flow, and what becomes of those for which it does not.
+"""Expectations: conditions on the rows of a flow, and what happens to rows that violate them.
 
-A predicate that is NULL for a row is violated by it: what is not known to be right is not trusted.
+A row for which the predicate is NULL violates it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Expectation:
 
 
 def check_predicate(predicate: Text, called: str, columns: Collection[str] | None, problems: Problems) -> None:
-    """Find what is surely wrong. `columns` are those of the rows, None where they are not certain."""
+    """Add problems of a predicate. `columns` are those of the rows; None if they are not certain."""
     read = read_predicate(predicate.text)
     for flaw in read.flaws:
         problems.add(predicate.place_of(flaw.position), f"{called} does not parse: {flaw.what}", flaw.instead)

@@ -1,6 +1,6 @@
-"""One mapping of a declaration, read key by key: what is missing, unknown or of the wrong type becomes a problem.
+"""One mapping of a declaration, read key by key. Keys that are missing, unknown or of a wrong type are problems.
 
-Every reader returns something usable even after a problem, so that reading goes on and finds the rest.
+Every method returns a usable value after a problem, too, so that reading continues and finds all problems.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.pipeline.keys import Section
 from ottla.pipeline.problems import Place, Problems, nearest, suggestion
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}", re.ASCII)
-#: words that people bring along from elsewhere
+#: words of other products, and ours for the same thing
 _SYNONYMS = {
     "bronze": "raw", "landing": "raw", "silver": "trusted", "curated": "trusted", "gold": "refined",
     "proto": "protobuf", "text": "string", "binary": "bytes", "iceberg": "delta", "streaming_table": "table",
@@ -55,7 +55,7 @@ class Fields:
         return self._values[key][1] if key in self._values else None
 
     def place_of(self, key: str) -> Place:
-        """Where the key stands, or the mapping if it has none."""
+        """Return the place of the key, or of the mapping if it does not have the key."""
         return self._values[key][0].place if key in self._values else self.place
 
     def problem(self, place: Place, what: str, instead: str) -> None:
@@ -190,7 +190,7 @@ class Fields:
             yield name, value
 
     def refuse(self, key: str, what: str, instead: str) -> None:
-        """Say that a key that is there does not belong here."""
+        """Add a problem if the mapping has this key."""
         if key in self._values:
             self.problem(self.place_of(key), f"{self.called}: {what}", instead)
 
@@ -227,7 +227,7 @@ def _article(words: str) -> str:
 
 
 def check_name(node: Node, called: str, problems: Problems) -> None:
-    """Names become names of views in SQL and of directories."""
+    """Add a problem if a node is not a name: names are also those of views in SQL and of directories."""
     if node.kind != "text" or not NAME.fullmatch(node.text):
         plain = re.sub(r"\W+", "_", node.text).strip("_").lower()
         advice = f"write {plain}" if NAME.fullmatch(plain) else "begin with a letter, then letters, digits and _"

@@ -1,4 +1,4 @@
-"""Sources and flows as a graph: who reads whom, in which order, and which columns and watermarks go along.
+"""Sources and flows as a graph: which flow reads which, their order, and the columns and watermarks of their rows.
 
 Rows go from sources through the zones, and only forward; `zone_rules` says which zones a zone may read. Staging may
 read a source itself, because the topic has the same bytes as raw for as long as its retention lasts.
@@ -21,15 +21,15 @@ class Graph:
     """The graph of a declaration. Names that lead nowhere have no edge."""
 
     declaration: Declaration
-    #: flows whose zone could not be read; what depends on it is neither known nor worth saying
+    #: flows whose zone could not be read; rules that depend on it are not checked
     unzoned: Collection[str] = ()
     #: by flow, the sources and flows whose rows go into it, appended ones included
     inputs: dict[str, tuple[str, ...]] = field(init=False)
-    #: the way around each cycle, in the direction of rows; empty in a graph that can run
+    #: the names of each cycle, in the direction of rows; empty in a graph that can run
     cycles: tuple[tuple[str, ...], ...] = field(init=False)
-    #: flows, each behind everything it reads; those on a cycle are left out
+    #: flows, each after everything that it reads; those on a cycle are left out
     order: tuple[str, ...] = field(init=False)
-    #: what is known of each flow's rows; filled in order, so that no walk is long or done twice
+    #: known columns and watermarks of each flow; filled in the order of the graph
     _columns: dict[str, tuple[str, ...] | None] = field(init=False, default_factory=dict)
     _watermarks: dict[str, Watermark | None] = field(init=False, default_factory=dict)
 
@@ -64,12 +64,12 @@ class Graph:
         return tuple(flow for flow, inputs in self.inputs.items() if name in inputs)
 
     def sources_of(self, name: str) -> tuple[str, ...]:
-        """Every source whose rows may end up in this flow, in the order of the file."""
+        """Return every source whose rows may be in this flow, in the order of the file."""
         above = self.above(name)
         return tuple(source for source in self.declaration.sources if source in above)
 
     def above(self, *names: str) -> set[str]:
-        """These flows, and all flows and sources whose rows may end up in them."""
+        """Return these flows, and all flows and sources whose rows may be in them."""
         seen: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -96,7 +96,7 @@ class Graph:
         return (name for _, name in self.reads_through_views(flow) if name in self.declaration.flows)
 
     def decodes(self, flow: Flow) -> Source | None:
-        """The source whose values this flow decodes, the first if there are several; None if it decodes nothing."""
+        """Return the source whose values this flow decodes, the first if there are several; None if there is none."""
         found = (self.decoded_input(flow, name) for name in flow.input_names)
         return next((source for source in found if source is not None), None)
 
@@ -105,18 +105,18 @@ class Graph:
         return self.source_of(name) if may_decode(self.declaration.zones, flow.zone) else None
 
     def source_of(self, name: str) -> Source | None:
-        """The source whose records an input has as they were received: itself, or that of a raw flow."""
+        """Return the source whose undecoded records an input has: itself, or that of a raw flow; else None."""
         reads = self.declaration.flows.get(name)
         if reads is not None and self.stores_bytes(reads):
             name = next((one for one in reads.input_names if one in self.declaration.sources), "")
         return self.declaration.sources.get(name)
 
     def result_columns(self, name: str) -> tuple[str, ...] | None:
-        """The columns of a flow's rows where that is certain: nothing but decoding and filtering was done to them."""
+        """Return the columns of the rows of a flow; None if they are not certain, because it has steps."""
         return self._columns.get(name)
 
     def watermark_of(self, name: str) -> Watermark | None:
-        """The watermark of the rows of a source or flow: its own, or the first that an input brings along."""
+        """Return the watermark of the rows of a source or flow: its own, or the first one of its inputs."""
         return self._watermarks.get(name)
 
     def _find_columns(self, flow: Flow) -> tuple[str, ...] | None:
@@ -139,14 +139,14 @@ def stored_columns(flow: Flow, columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that readers of a flow get, from the columns of its result."""
     if flow.table is None or not flow.table.keys:
         return columns
-    # What happened to a row of the input says nothing about the row of the keyed table.
+    # The change type of the input is not that of the keyed table.
     own = tuple(name for name in columns if name != CHANGE_TYPE)
     history = HISTORY_COLUMNS if flow.table.history else ()
     return (*own, *history, *((CHANGE_TYPE,) if flow.table.feeds_deletes else ()))
 
 
 def check_graph(graph: Graph, problems: Problems) -> None:
-    """Names that lead nowhere, names that are taken, cycles, zones in the wrong order where both are known."""
+    """Add a problem for unknown names, duplicate names, cycles, and zones in the wrong order."""
     _check_names(graph, problems)
     _check_outputs(graph, problems)
     _check_topics(graph, problems)
@@ -201,7 +201,7 @@ def _check_outputs(graph: Graph, problems: Problems) -> None:
 
 
 def _check_topics(graph: Graph, problems: Problems) -> None:
-    """Several flows may write a topic; which of them makes it is not known, so they must want the same."""
+    """Add a problem if two flows write a topic with different settings: either of them may create it."""
     written: dict[str, tuple[str, TopicSink]] = {}
     for flow in graph.declaration.flows.values():
         for sink in flow.sinks:
@@ -234,7 +234,7 @@ def _check_input(graph: Graph, flow: Flow, one: Input, problems: Problems, *, zo
 
 
 def _readable(graph: Graph, flow: Flow) -> list[str]:
-    """What this flow may read, for suggestions; everything if nothing fits."""
+    """Return the names that this flow may read, for suggestions; all names if there are none."""
     names = [*graph.declaration.sources, *(name for name in graph.declaration.flows if name != flow.name)]
     zones = graph.declaration.zones
     return [name for name in names if may_read(zones, flow.zone, graph.zone_of(name))] or names

@@ -1,4 +1,4 @@
-"""What flows read: topics and tables as DataFrames, streaming or not, in the columns that `plan` expects."""
+"""Inputs of flows: topics and tables as DataFrames, streaming or not, in the columns that `plan` expects."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Inputs:
         self._schemas = schemas
 
     def location(self, flow: Flow) -> TableLocation:
-        """Where the rows of a stored flow lie."""
+        """Return the location of the table of a stored flow."""
         assert flow.table is not None, "checks refuse to read what has no table"
         return TableLocation.at(self._layout.table(flow.zone, flow.table.name))
 
     def stream(self, name: str, pins: Pins | None = None) -> DataFrame:
-        """Return all rows that there are, then those that are added.
+        """Return the existing rows, then those that are added.
 
         A materialized view is read as it is when a batch is planned for the first time; ``pins`` fix this version.
         """
@@ -79,7 +79,7 @@ class Inputs:
         return reader.load(uri)
 
     def batch(self, name: str, pins: Pins | None = None) -> DataFrame:
-        """Return all rows that there are now, or at the version that ``pins`` decide for each batch."""
+        """Return the rows that exist now, or those of the version that ``pins`` decide for each batch."""
         source = self._declaration.sources.get(name)
         if source is not None:
             return self._topic(self._source_options(source, stream=False))

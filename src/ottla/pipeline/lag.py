@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Final, Self
 
 from ottla.client.cluster import LATEST, Cluster, Isolation
@@ -49,9 +48,7 @@ class EndOffsets:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopping.set()
         # The thread may wait for a broker that does not answer; it is a daemon.
         self._thread.join(_STOP_S_MAX)

@@ -1,4 +1,4 @@
-"""Where a pipeline's things lie: tables by zone, side outputs, checkpoints, the status file.
+"""The directories of a pipeline: tables by zone, side outputs, checkpoints, the status file.
 
 storage/raw|staging|trusted|refined/TABLE      storage/quarantine|late/TABLE
 storage/_status/PIPELINE.json                  storage/_backfill/...   while one is under way
@@ -50,7 +50,7 @@ class Layout:
 
 
 def resolve(declaration: Declaration, path: str) -> str:
-    """A path of a declaration, which is relative to its file."""
+    """Return the absolute path, or the address, of a path in a declaration, which is relative to its file."""
     if "://" in path:
         return path.rstrip("/")
     return str((Path(declaration.file).parent / Path(path).expanduser()).resolve())

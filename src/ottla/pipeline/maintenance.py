@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 from deltalake.exceptions import DeltaError
@@ -183,9 +182,7 @@ class MaintenanceThread:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
 
     def turn(self) -> list[tuple[str, str]]:

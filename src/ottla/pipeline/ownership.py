@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from types import TracebackType
 from typing import Final, Self
 
 from ottla.client.cluster import Cluster
@@ -244,9 +243,7 @@ class Ownership:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _waiting_line(self, holder: RunIdentity | None, waited_s: float) -> str:

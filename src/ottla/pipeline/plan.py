@@ -1,17 +1,17 @@
 """A flow as a transformation of DataFrames, the same for streams, for batches and for empty inputs.
 
-`Planner` is given a way to read inputs and knows nothing of where they come from. What it makes of a flow is `Work`:
-all that one batch yields, accepted or not, in one DataFrame. The columns of the result come first; behind them stands
-what is for the writer only (`zones`):
+`Planner` gets a function that reads inputs and does not know where they come from. It returns `Work`: all rows of one
+batch, accepted or not, in one DataFrame. The columns of the result come first; after them there are columns that only
+the writer uses (`zones`):
 
     __cause       why the record could not be decoded; null where it could
     __violated    names of the expectations that the row violates
     __record      key, value and headers of the record, in flows that decode
-    __aside       false for rows of the result alone, true for a second look at all of them, null for both in one
-    __late        in flows with steps: a row that enters an operator which drops late ones (`late`), and nothing else
+    __aside       false for rows of the result only, true for rows of the second read, null if there is one read
+    __late        in flows with steps: a row that enters an operator which drops late rows (`late`)
 
-Duplicates are dropped among accepted rows only. What is rejected or late goes around that operator, which would drop
-late rows silently and take two rejected rows without a key for duplicates: that is the second look.
+Duplicates are dropped among accepted rows only. Rejected and late rows are read a second time, without the operator
+that drops duplicates: it would drop late rows silently, and treat two rejected rows without a key as duplicates.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ RECORD = "__record"
 ASIDE = "__aside"
 LATE = "__late"
 HIDDEN = (CAUSE, VIOLATED, RECORD, ASIDE, LATE)
-#: what the message of a query begins with that an expectation has stopped
+#: the beginning of the message of a query that an expectation has stopped
 EXPECTATION_FAILED = "an expectation with on_violation: fail does not hold"
 
 Read = Callable[[str], DataFrame]
 
-#: names of inputs are views of the session while a query is analysed
+#: held while the inputs of a query are temporary views of the session
 _views = threading.RLock()
 
 
 class QueryRefused(OttlaError):
-    """Spark does not take a query or predicate of a flow."""
+    """Spark refuses a query or predicate of a flow."""
 
     def __init__(self, flow: Flow, written: Text, query: Expanded, error: AnalysisException) -> None:
         super().__init__(f"flow {flow.name}: {str(error).splitlines()[0]}")
@@ -69,7 +69,7 @@ class QueryRefused(OttlaError):
 
 
 class FunctionRefused(OttlaError):
-    """A Python step that cannot be found, or does not make a DataFrame of its inputs."""
+    """A Python step that cannot be found, or does not return a DataFrame."""
 
     def __init__(self, flow: Flow, step: PythonStep, what: str) -> None:
         super().__init__(f"flow {flow.name}: {step.function}: {what}")
@@ -79,7 +79,7 @@ class FunctionRefused(OttlaError):
 
 
 class NothingIsLate(OttlaError):
-    """Late rows are to be put aside, and no operator of the flow drops any."""
+    """A flow has `late_rows`, and none of its operators drops late rows."""
 
     def __init__(self, flow: Flow) -> None:
         super().__init__(f"flow {flow.name}: has 'late_rows', and none of its steps drops late rows")
@@ -96,17 +96,17 @@ class QueryNeverGrows(OttlaError):
 
 
 class FunctionFailed(OttlaError):
-    """A Python step has raised something while it was planned; it may do better another time."""
+    """A Python step has raised an exception while it was planned; another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a flow makes of its inputs."""
+    """The rows that a flow computes from its inputs."""
 
     rows: DataFrame
     #: the columns of the result
     columns: tuple[str, ...]
-    #: the time by which rows may be late, where that matters
+    #: the column with the event time, if late rows have an output
     late_time: str | None = None
     #: of the rows in `__late`
     late_columns: tuple[str, ...] = ()
@@ -121,12 +121,12 @@ class Work:
 
     @property
     def schema(self) -> StructType:
-        """Of the result, as a table stores it: any column may be null."""
+        """The schema of the result as a table stores it: all columns are nullable."""
         return nullable(self.result.schema)
 
 
 class Planner:
-    """Makes flows out of inputs that `read` gives: raw columns of a source, result columns of a stored flow."""
+    """Plans flows. `read` returns an input: raw columns of a source, or result columns of a stored flow."""
 
     def __init__(self, spark: SparkSession, graph: Graph, read: Read) -> None:
         self._spark = spark
@@ -149,7 +149,7 @@ class Planner:
         return self._finish(flow, rows)
 
     def _work_on_records(self, flow: Flow, inputs: Mapping[str, DataFrame]) -> Work:
-        """Steps over what could be decoded of each input; what could not goes around them."""
+        """Run the steps on the decoded records of each input; records that cannot be decoded bypass the steps."""
         known, undecoded = dict(inputs), []
         for name in inputs:
             source = self._graph.source_of(name)
@@ -171,7 +171,7 @@ class Planner:
         return replace(work, rows=united, scans=work.scans + 1)
 
     def input(self, name: str) -> DataFrame:
-        """The rows of a source, a stored flow, or a view, which is computed here; with their watermark."""
+        """Return the rows of a source, a stored flow, or a view, which is computed here; with their watermark."""
         flow = self._graph.declaration.flows.get(name)
         if flow is None or self._graph.stores_bytes(flow):
             return self._read(name)
@@ -207,7 +207,7 @@ class Planner:
 
     def _look_for_late(self, flow: Flow, work: Work) -> Work:
         if not work.rows.isStreaming:
-            # To rows that come all at once nothing is late.
+            # In a batch query no row is late.
             return replace(work, late_time=None)
         late = entering(work.rows)
         if late is None:
@@ -241,7 +241,7 @@ class Planner:
             for name, rows in known.items():
                 rows.createOrReplaceTempView(name)
             try:
-                # Names are resolved here and now, so that the views can go at once.
+                # Spark resolves the names in this call, so the views are not needed after it.
                 return self._spark.sql(query.text)
             except AnalysisException as error:
                 raise QueryRefused(flow, step.sql, query, error) from None
@@ -256,7 +256,7 @@ class Planner:
         except AnalysisException:
             raise
         except Exception as error:
-            # The seam to the code of users, which may raise anything, and must not take other flows along.
+            # Code of users may raise any exception, which must not stop other flows.
             raise FunctionFailed(f"flow {flow.name}: {step.function}: {type(error).__name__}: {error}") from error
         if not isinstance(result, DataFrame):
             raise FunctionRefused(flow, step, f"returned {type(result).__name__}; return a DataFrame")
@@ -272,7 +272,7 @@ class Planner:
 
 
 def find_function(graph: Graph, flow: Flow, step: PythonStep) -> Callable[..., Any]:
-    """The function `module:function`; modules beside the declaration are found as if Python had been started there."""
+    """Return the function `module:function`, also from modules beside the declaration. Raise FunctionRefused."""
     beside = str(Path(graph.declaration.file).resolve().parent)
     if beside not in sys.path:
         sys.path.insert(0, beside)
@@ -287,7 +287,7 @@ def find_function(graph: Graph, flow: Flow, step: PythonStep) -> Callable[..., A
 
 
 def own_modules(graph: Graph) -> tuple[str, ...]:
-    """Files beside the declaration that Python steps are in: tasks on other machines need them."""
+    """Return the files beside the declaration with modules of Python steps, which tasks on other machines need."""
     directory = Path(graph.declaration.file).resolve().parent
     modules = {
         step.function.partition(":")[0].partition(".")[0]
@@ -302,7 +302,7 @@ def own_modules(graph: Graph) -> tuple[str, ...]:
 def decode(
     raw: DataFrame, source: Source, format: formats.Format | None, key_format: formats.RegistryFormat | None = None
 ) -> DataFrame:
-    """Fields and where they come from; `__cause` and `__record` tell of what could not be decoded."""
+    """Return decoded fields and positions; `__cause` and `__record` are for records that cannot be decoded."""
     if format is None:
         value = F.col("value")
         text = source.format == "string"
@@ -334,24 +334,24 @@ def decode(
 
 
 def accepted(flow: Flow) -> Column:
-    """Whether a row belongs to the result."""
+    """Return the condition for rows of the result."""
     refused = [F.lit(one.name) for one in flow.expectations if one.on_violation in ("drop", "quarantine")]
     fine = F.col(CAUSE).isNull()
     return fine & ~F.arrays_overlap(F.col(VIOLATED), F.array(*refused)) if refused else fine
 
 
 def _is_stateful(flow: Flow) -> bool:
-    """Whether an operator may keep state. What a function does is not known, nor every word of SQL that needs some."""
+    """Return whether an operator may keep state: true for all steps, because their operators are not known here."""
     return bool(flow.deduplicate or flow.steps)
 
 
 def quoted(name: str) -> str:
-    """A column by its very name, dots included."""
+    """Return the name of a column in backticks, so that Spark takes dots as part of it."""
     return f"`{name.replace('`', '``')}`"
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same columns, each of which may be null, inside and out."""
+    """Return the schema with all columns and nested fields nullable, and without metadata."""
 
     def loosen(part: Any) -> Any:
         if isinstance(part, list):

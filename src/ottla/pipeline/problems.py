@@ -1,6 +1,6 @@
-"""What is wrong with a declaration: where it stands, what is wrong, and what to write instead.
+"""Problems of a declaration: the place, what is wrong, and what to write instead.
 
-Reading and checks do not stop at the first problem: all add to one list, and the whole list is shown.
+Reading and checking do not stop at the first problem: all problems are collected in one list and shown together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BadDeclaration(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was most likely meant.
+    """Return the known word that is most similar; None if none is.
 
     >>> nearest("fromat", ["format", "from", "topic"])
     'format'
@@ -86,7 +86,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(word: str, known: Iterable[str], *, none: str) -> str:
-    """What to write instead of an unknown word; `none` when nothing is known at all.
+    """Return what to write instead of an unknown word; `none` if there are no known words.
 
     >>> suggestion("jsn", ["json", "avro"], none="declare one first")
     'write json'

@@ -1,7 +1,7 @@
-"""What can be said of SQL without Spark: its tokens, what is surely broken, and which tables it reads.
+"""SQL without Spark: its tokens, certain errors, and the tables that it reads.
 
-Spark's own analysis comes later (`validate --deep`, or the start of a run). Here only what is certain counts: a query
-that Spark would take must never be refused, so every doubt is settled in the query's favour.
+Spark's own analysis comes later (`validate --deep`, or the start of a run). A query that Spark accepts must never be
+refused here, so only certain errors are reported.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from ottla.model.http_host import is_refused
@@ -119,7 +118,7 @@ class StatusFiles:
         self._put(f"{self._name}.json", json.dumps(status.as_json(), indent=1).encode())
 
     def read(self) -> RunStatus | None:
-        """The last status, None if there is none."""
+        """Return the last status; None if there is none."""
         data = self._get(f"{self._name}.json")
         return RunStatus.from_json(json.loads(data)) if data is not None else None
 
@@ -160,7 +159,7 @@ class StatusFiles:
             return None
 
     def _object_store(self) -> Any:
-        # Asking for the status of a pipeline on local disk needs no lake library.
+        # The status on a local disk can be read without the packages of the lake.
         from ottla.spark.table_location import TableLocation
 
         return TableLocation.at(self._directory).files()
@@ -190,7 +189,7 @@ _METRICS: tuple[tuple[str, str, str, Callable[[FlowStatus], float | None]], ...]
 
 
 def format_metrics(status: RunStatus) -> str:
-    """All flows in Prometheus' text format."""
+    """Return the metrics of all flows in Prometheus' text format."""
     lines: list[str] = []
     for name, kind, help_text, value_of in _METRICS:
         lines += [f"# HELP ottla_pipeline_{name} {help_text}", f"# TYPE ottla_pipeline_{name} {kind}"]
@@ -253,9 +252,7 @@ class MetricsServer:
         threading.Thread(target=self._server.serve_forever, name="pipeline-metrics", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 

@@ -7,8 +7,8 @@ offsets, the versions of the tables that it joins, and the flow itself. All outp
 same input and the same computation: an output that has the batch with another digest refuses it, and before the first
 batch of a run is written, all outputs are asked.
 
-Order matters to readers only: the table first, then topics, then rejected rows. Counts come along with the first
-write, so that a batch without rejected rows costs one job.
+The order of the outputs (the table, topics, rejected rows) matters only to readers. The first write also counts the
+rows, so that a batch without rejected rows needs one job.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _HEADER = "struct<key:string,value:binary>"
 
 @dataclass(slots=True)
 class Counts:
-    """What has become of rows."""
+    """Counts of the rows of a batch, by their output."""
 
     rows: int = 0
     quarantined: int = 0
@@ -93,7 +93,8 @@ class Batch:
 class FlowWriter:
     """Writes the batches of one flow.
 
-    Without topics nothing leaves the lake: a topic cannot be taken back. With `replace` a batch is the whole table.
+    Without topics only tables are written, because records of a topic cannot be replaced. With `replace`, a batch
+    replaces the whole table.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class FlowWriter:
         return undecoded | F.arrays_overlap(F.col(VIOLATED), F.array(*names)) if names else undecoded
 
     def _rejected(self, rows: DataFrame) -> DataFrame:
-        """One shape for every quarantine; what a row does not have is null."""
+        """Return rejected rows in the columns of every quarantine; columns that a row does not have are null."""
         names = [F.lit(one.name) for one in self._flow.expectations if one.on_violation == "quarantine"]
         violated = F.array_intersect(F.col(VIOLATED), F.array(*names)) if names else F.col(VIOLATED)
         own = [name for name in self._columns if not name.startswith("_")]
@@ -331,7 +332,7 @@ class FlowWriter:
 
 
 def _is_behind(time: Column, batch: Batch) -> Column:
-    """As Spark's operators have it: a row at the watermark is late, a row without a time never is."""
+    """Return whether a row is late: as in Spark, a row at the watermark is late, and one without a time is not."""
     return F.coalesce(time <= F.lit(batch.watermark), F.lit(False))
 
 
@@ -342,7 +343,7 @@ def _identity(name: str, batch: Batch) -> dict[str, str]:
 
 
 def with_partitions(rows: DataFrame, partition_by: tuple[PartitionColumn, ...]) -> DataFrame:
-    """Rows with the columns their table is partitioned by."""
+    """Return rows with the columns by which their table is partitioned."""
     for one in partition_by:
         if one.part is not None:
             rows = rows.withColumn(partition_name(one), partition_value(one))
@@ -350,7 +351,7 @@ def with_partitions(rows: DataFrame, partition_by: tuple[PartitionColumn, ...]) 
 
 
 def partition_value(partition: PartitionColumn) -> Column:
-    """Parts of a time, written so that their order is that of time."""
+    """Return the value of a partition column. Parts of a time are in an order that is that of time."""
     time = F.col(quoted(partition.column))
     if partition.part is None:
         return time
@@ -385,7 +386,7 @@ def topic_rows(
     format: formats.Format | None,
     key_format: formats.RegistryFormat | None = None,
 ) -> DataFrame:
-    """Rows as records: key and value in these formats, and where they come from in the headers."""
+    """Return rows as records: key and value in these formats, and the lineage in the headers."""
     names = written_columns(rows, sink).names
     headers = lineage_headers(rows.columns)
     if key_format is not None:
@@ -410,7 +411,7 @@ def topic_rows(
 
 
 def side_rows(rows: DataFrame) -> DataFrame:
-    """Rows that were put aside, as records: the row as JSON, where it comes from and the cause in the headers."""
+    """Return rejected or late rows as records: the row as JSON, lineage and cause in the headers."""
     value = F.to_json(F.struct(*map(quoted, rows.columns)))
     name = next((name for name in ("_key", "key") if name in rows.columns), None)
     key = F.lit(None).cast("binary") if name is None else _bytes_of_key(name, rows)
@@ -439,6 +440,6 @@ def lineage_headers(columns: list[str]) -> Column:
 
 
 def watermark_of_batch(offsets_metadata: Mapping[str, object]) -> datetime | None:
-    """The watermark a batch began with, from the metadata that Spark's checkpoint has of it."""
+    """Return the watermark that a batch began with, from its metadata in Spark's checkpoint; None if it had none."""
     watermark_ms = offsets_metadata.get("batchWatermarkMs")
     return datetime.fromtimestamp(watermark_ms / 1000, UTC) if isinstance(watermark_ms, int) and watermark_ms else None

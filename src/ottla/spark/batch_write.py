@@ -36,7 +36,7 @@ def write_batch(
 
 
 class _Task:
-    """Writes the rows of one partition and yields the message of the writer. Travels to the tasks."""
+    """Writes the rows of one partition and yields the message of the writer. Spark pickles it for the tasks."""
 
     def __init__(self, writer: DataSourceArrowWriter) -> None:
         self._writer = writer

@@ -1,6 +1,6 @@
 """The columns of a topic, which are those of Spark's Kafka connector, with the types that Spark expects in Arrow.
 
-Not in the decoder or encoder, because processes that plan or commit need no numba, which takes long to load.
+A module of its own, because processes that plan or commit need neither the decoder nor the encoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TYPES: Final = {
 
 _TEXT = ("string", "binary")
 _HEADERS = "array<struct<key:string,value:binary>>"
-#: what rows to be written may have, in Spark's words for types; other columns are ignored
+#: columns that are written, with the names of Spark's types that they may have; other columns are ignored
 WRITTEN_TYPES: Mapping[str, tuple[str, ...]] = {
     "key": _TEXT,
     "value": _TEXT,
@@ -40,7 +40,7 @@ class RowsRefused(ValueError):
 
 
 def check_written_columns(types: Mapping[str, str], topic: str | None, *, encoded: Collection[str] = ()) -> None:
-    """Refuse a schema (Spark's simple names of the types) before anything runs. ``encoded`` columns have any type."""
+    """Raise RowsRefused if rows with these columns and types cannot be written. ``encoded`` columns have any type."""
     if "value" not in types:
         raise RowsRefused(
             f"Required attribute 'value' not found among {', '.join(types) or 'no columns'}: name a column value, of "

@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import uuid4
 
@@ -121,9 +120,7 @@ class CommitProtocol:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- the protocol -----------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Record batches as a Fetch reply carries them to Arrow, a whole reply at a time.
 
-The headers of the batches are walked one by one: what is of no use is left closed (control batches, aborted
-transactions, offsets outside of the wanted ones), the rest is verified, decompressed and put into one buffer. Then the
-kernels find the fields of all records at once. A binary array over that buffer whose elements are, for each record,
-key, the bytes between, value, the bytes between, costs nothing; taking every fourth element of it gathers the keys or
-the values natively. Whatever comes out is a copy: the caller may reuse the reply's memory.
+The headers of the batches are read one by one. Batches without wanted records are not opened (control batches, aborted
+transactions, other offsets); the others are verified, decompressed and put into one buffer. Then `kernels` finds the
+fields of all records at once. A binary array over that buffer has four elements for each record: key, the bytes
+between, value, the bytes between. It needs no copy; Arrow's `take` of every fourth element copies the keys or the
+values. All results are copies: the caller may reuse the memory of the reply.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from ottla.spark.kernels import (
     Scanned,
 )
 
-#: what every record has; headers come on demand
+#: columns of every record; headers are decoded on demand
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 
-#: what Spark takes best at a time
+#: the size of Arrow batches that Spark processes fastest
 CHUNK_ROWS_MAX = 50_000
 CHUNK_BYTES_MAX = 4 << 20
-#: what one compressed batch may grow to; brokers bound only what it is when compressed
+#: the largest decompressed batch; brokers limit only the compressed size
 BATCH_BYTES_MAX = 256 << 20
-#: what ``decode`` puts into one Arrow batch, whose positions have 31 bits
+#: the largest result of ``decode``: positions in an Arrow batch have 31 bits
 DECODED_BYTES_MAX = 1 << 30
 
 _INT64_MAX = (1 << 63) - 1
 #: beyond this, thousandths of milliseconds do not fit into 64 bits
 _TIMESTAMP_MS_MAX = _INT64_MAX // 1000
-#: length, leader epoch and magic stand in here, in batches of every age
+#: base offset, length, leader epoch and magic end here, in batches of every version
 _MAGIC_END = 17
 _CONTROL_KEY = Struct(">hh")
 _ABORT = 0
@@ -82,7 +82,7 @@ class DamagedBatch(OttlaError):
 
 
 class Decoded(NamedTuple):
-    """Some rows, and the offset from which on nothing has been seen yet."""
+    """Some rows, and the next offset to decode."""
 
     rows: pa.RecordBatch
     next_offset: int
@@ -101,21 +101,21 @@ class AbortedTransaction(Protocol):
 class AbortedTransactions:
     """Which batches of one partition belong to transactions that were aborted.
 
-    Feed it the list of each Fetch reply before the reply is decoded: that list names every aborted transaction which
-    touches the data, so nothing needs to be remembered from the replies before. A transaction ends at the marker of
-    its producer in the data.
+    Call `feed` with the list of each Fetch reply before the reply is decoded. The list names every aborted transaction
+    with batches in the reply, so that nothing of earlier replies is needed. A transaction ends at the marker of its
+    producer in the data.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self.feed(aborted)
 
     def feed(self, aborted: Iterable[AbortedTransaction]) -> None:
-        #: those whose first batch has not been seen, the next one last
+        #: transactions whose first batch was not seen yet, the next one last
         self._ahead = sorted(((entry.first_offset, entry.producer_id) for entry in aborted), reverse=True)
         self._open: set[int] = set()
 
     def holds(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Whether the batch, the next one of the partition, is of an aborted transaction."""
+        """Return whether the batch, the next one of the partition, belongs to an aborted transaction."""
         while self._ahead and self._ahead[-1][0] <= header.last_offset:
             self._open.add(self._ahead.pop()[1])
         if header.producer_id not in self._open:
@@ -134,10 +134,10 @@ def decode(
     headers: bool,
     columns: Sequence[str] = COLUMNS,
 ) -> tuple[pa.RecordBatch, int]:
-    """The records of a Fetch reply whose offsets are in ``[start, end)``, and the offset to go on with.
+    """Return the records of a Fetch reply whose offsets are in ``[start, end)``, and the next offset to fetch.
 
-    ``columns`` in the order wanted; ``headers`` adds theirs as the last. A batch cut off at the end is left for the
-    next fetch, and so is everything when not even one batch is whole.
+    The result has ``columns`` in this order; ``headers`` adds a last column. An incomplete batch at the end of the
+    reply is left for the next fetch.
     """
     chunks = decode_chunks(
         data,
@@ -168,9 +168,9 @@ def decode_chunks(
     bytes_max: int = CHUNK_BYTES_MAX,
     batch_bytes_max: int = BATCH_BYTES_MAX,
 ) -> Iterator[Decoded]:
-    """As ``decode``, in pieces that Spark digests well: at least one, perhaps without rows.
+    """Yield the result of ``decode`` in pieces of a size that Spark processes fast: at least one, perhaps without rows.
 
-    Memory is bounded by a piece and the largest batch, however far the reply would grow when decompressed.
+    Memory is limited by the size of a piece and of the largest batch, whatever the size of the decompressed reply.
     """
     assert columns or headers, "a reader without columns has no rows"
     schema = schema_of(columns, headers=headers)
@@ -203,13 +203,13 @@ def load_numba() -> None:
 
 
 def schema_of(columns: Sequence[str] = COLUMNS, *, headers: bool = False) -> pa.Schema:
-    """The Arrow schema of what is decoded."""
+    """Return the Arrow schema of decoded rows."""
     names = [*columns, "headers"] if headers and "headers" not in columns else columns
     return pa.schema([(name, TYPES[name]) for name in names])
 
 
 def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int]]:
-    """Header and position of every batch that is there to its end, in ascending offsets."""
+    """Yield header and position of every complete batch. Raise DamagedBatch if offsets do not ascend."""
     position, next_offset = 0, 0
     while len(data) - position >= _MAGIC_END:
         if data[position + _MAGIC_END - 1] != MAGIC:
@@ -226,7 +226,7 @@ def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int]]:
             return
         if header.base_offset < next_offset:
             raise DamagedBatch(header.base_offset, f"it stands behind offset {next_offset - 1}")
-        # An empty batch keeps the place of what compaction removed, so fewer records than offsets are fine.
+        # Compaction removes records of a batch and keeps its offsets, so there may be fewer records than offsets.
         if not 0 <= header.record_count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
             raise DamagedBatch(
                 header.base_offset, f"{header.record_count} records up to offset delta {header.last_offset_delta}"
@@ -246,7 +246,7 @@ def _verify(header: BatchHeader, batch: memoryview) -> None:
 
 
 def _open_section(header: BatchHeader, batch: memoryview, bytes_max: int) -> memoryview:
-    """The records in the clear, which may be a view of the batch itself."""
+    """Return the decompressed records, which may be a view of the batch itself."""
     codec = header.attributes & CODEC_MASK
     section = batch[HEADER_BYTES:]
     if codec != NONE and len(section):
@@ -294,7 +294,7 @@ class _Group:
         self.size_bytes += len(opened)
 
     def chunks(self, schema: pa.Schema, next_offset: int, rows_max: int) -> Iterator[Decoded]:
-        """All rows in pieces of ``rows_max``; the last, perhaps the only one and empty, has ``next_offset``."""
+        """Yield all rows in pieces of ``rows_max``. The last piece, which may be empty, has ``next_offset``."""
         if not self._batches:
             yield Decoded(
                 pa.RecordBatch.from_arrays([pa.array([], of) for of in schema.types], schema=schema), next_offset
@@ -313,10 +313,10 @@ class _Group:
         yield Decoded(batch.slice(done), next_offset)
 
     def _joined(self) -> tuple[Bytes, Ints]:
-        """One buffer with all records in the clear, and what the kernels must know of each batch."""
+        """Return one buffer with all decompressed records, and a row of `kernels` sections for each batch."""
         sizes = [len(opened) for opened in self._opened]
         if not self._compressed:
-            # The reply itself is the buffer: the headers between the records do not disturb.
+            # The reply itself is the buffer: sections leave out the headers between the records.
             origin = self._batches[0][1]
             starts = [position + HEADER_BYTES - origin for _, position in self._batches]
             buffer: memoryview | bytes = self._data[origin : origin + starts[-1] + sizes[-1]]
@@ -338,7 +338,7 @@ class _Group:
         return np.frombuffer(buffer, np.uint8), sections
 
     def _damage(self, index: int) -> DamagedBatch:
-        """The kernels know only that a batch is damaged: the slow reader tells in which record and how."""
+        """Return the error for a batch that the scan refused: the slow reader says which record is damaged, and how."""
         header, position = self._batches[index]
         try:
             for _ in iterate_records(self._data[position : position + header.size_bytes], max_bytes=BATCH_BYTES_MAX):
@@ -355,7 +355,7 @@ class _Rows:
         self._buffer = buffer
         self._sections = sections
         self._scanned = scanned
-        # Offsets ascend, so what is wanted lies between two rows.
+        # Offsets ascend, so the wanted records are between two rows.
         self._first, self._last = np.searchsorted(scanned.offsets, (start, end)).tolist()
         self._wanted = slice(self._first, self._last)
 
@@ -389,7 +389,7 @@ class _Rows:
         return pa.Array.from_buffers(TYPES["timestamp"], len(milliseconds), [None, pa.py_buffer(milliseconds * 1000)])
 
     def _headers(self) -> pa.Array:
-        """Null where a record has none, as in Spark's own connector."""
+        """Return the headers; null where a record has none, as in Spark's own connector."""
         positions, ends = self._scanned.header_positions[self._wanted], self._scanned.ends[self._wanted]
         section_ends = np.cumsum(self._sections[:, COUNT]) - self._first
         headers = kernels.scan_headers(self._buffer, positions, ends, section_ends)
@@ -405,7 +405,7 @@ class _Rows:
 
 
 def _taken(buffer: Bytes, bounds: Positions, places: Positions, nulls: Flags) -> pa.Array:
-    """A copy of the pieces of the buffer between the bounds at these places and their followers, nulls where said."""
+    """Return a copy of the pieces of the buffer from the bounds at these places to the following bounds, with nulls."""
     if nulls.all():
         return pa.nulls(len(places), pa.binary())
     pieces = pa.Array.from_buffers(
@@ -426,5 +426,5 @@ def _text(names: pa.Array) -> pa.Array:
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
-        # Kafka takes header keys that are not UTF-8, and the Java client replaces what it cannot read.
+        # Kafka accepts header keys that are not UTF-8; the Java client replaces characters that it cannot decode.
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())

@@ -1,8 +1,8 @@
 """Arrow columns to record batches, ready to be sent, and keys to partitions as the Java client assigns them.
 
-All that a record has besides its bytes are varints. The kernels lay those of a whole batch out in one buffer, cut
-where a key, a value or headers belong; taking cuts and bytes alternately from one binary array writes the batch
-natively.
+A record consists of varints and of the bytes of key, value and headers. `kernels` writes the varints of a whole batch
+into one buffer and returns the positions where bytes belong. Arrow's `take` then copies varints and bytes alternately
+from one binary array.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ottla.model.errors import OttlaError
 from ottla.spark import kernels
 from ottla.spark.kernels import Bytes, Ints, Positions
 
-#: Arrow's positions have 31 bits, and what goes into a batch is copied once on the way
+#: positions in an Arrow array have 31 bits
 _BATCH_BYTES_MAX = 1 << 30
-#: small batches are laid out together up to about this size, which caches can hold
+#: small batches are encoded together up to about this size, which fits into caches
 _GROUP_BYTES = 1 << 20
 _INT64_MAX = (1 << 63) - 1
 _MS_OF_UNIT = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
@@ -69,10 +69,10 @@ def encode(
     now_ms: int,
     level: int | None = None,
 ) -> list[Encoded]:
-    """All rows, in their order, in batches of at most ``batch_bytes_max`` bytes before and after compression.
+    """Return all rows, in their order, in batches of at most ``batch_bytes_max`` bytes before and after compression.
 
-    Keys and values are binary or string, timestamps Arrow's or milliseconds, where missing ``now_ms``. ``headers`` are
-    lists of structs of key and value.
+    Keys and values are binary or string, timestamps are Arrow's or milliseconds, missing ones are ``now_ms``.
+    ``headers`` are lists of structs of key and value. Raise RecordTooLarge or UnusableColumn.
     """
     batch_bytes_max = min(batch_bytes_max, _BATCH_BYTES_MAX)
     lengths = {len(column) for column in (keys, values, timestamps, headers) if column is not None}
@@ -91,9 +91,9 @@ def encode(
 def murmur2_partitions(
     keys: pa.Array, count: int, *, explicit: pa.Array | None = None, sticky: int | None = None
 ) -> npt.NDArray[np.int32]:
-    """The partition of each row: the ``explicit`` one, else that of its key, else ``sticky``, any one when not given.
+    """Return the partition of each row: the ``explicit`` one, else that of its key, else ``sticky``, else a random one.
 
-    Rows without a key share one partition, so that batches fill up, and the next call takes another.
+    All rows of a call that have no key share one partition, so that batches fill up.
     """
     assert count > 0, "a topic has at least one partition"
     partitions = np.full(len(keys), randrange(count) if sticky is None else sticky % count, np.int32)
@@ -117,13 +117,13 @@ def murmur2_partitions(
 
 @dataclass(frozen=True, slots=True)
 class _Blobs:
-    """One of the fields of bytes, for every row."""
+    """Keys, values or headers of all rows."""
 
     #: None when no row has bytes
     column: pa.Array | None
     #: -1 for null
     sizes: Ints
-    #: what comes before each row, at least
+    #: bytes of the rows before each row, without varints
     ahead: Ints
 
     @classmethod
@@ -154,7 +154,7 @@ class _Records:
     timestamps: Ints
 
     def batches(self, batch_bytes_max: int, codec: int, level: int | None) -> Iterator[Encoded]:
-        # Small batches are laid out together, since each pass over the columns has a price of its own.
+        # Small batches are encoded together, because each pass over the columns has a fixed cost.
         ahead = self._ahead()
         cuts = self._cuts(ahead, batch_bytes_max)
         group_rows = len(self.timestamps) * _GROUP_BYTES // int(ahead[-1])
@@ -165,12 +165,12 @@ class _Records:
             first = last
 
     def _ahead(self) -> Ints:
-        """The bytes before each row, and those of all, with varints as large as they can become."""
+        """Return the bytes before each row, and of all rows, with varints of their largest size."""
         rows = np.arange(len(self.timestamps) + 1)
         return self.keys.ahead + self.values.ahead + self.headers.blobs.ahead + rows * self._overhead_max()
 
     def _cuts(self, ahead: Ints, batch_bytes_max: int) -> list[int]:
-        """The first row of each batch, and the end."""
+        """Return the first row of each batch, and the end. Raise RecordTooLarge."""
         rows = len(self.timestamps)
         cuts = [0]
         while cuts[-1] < rows:
@@ -184,7 +184,7 @@ class _Records:
         return cuts
 
     def _group(self, cuts: list[int], codec: int, level: int | None) -> Iterator[Encoded]:
-        """The batches between these rows."""
+        """Yield the batches between these rows."""
         rows = slice(cuts[0], cuts[-1])
         fields = (self.keys, self.values, self.headers.blobs)
         batch_of = np.repeat(cuts[:-1], np.diff(cuts))
@@ -209,14 +209,14 @@ class _Records:
             start = end
 
     def _size_alone(self, row: int) -> int:
-        """What the record takes as a batch of its own."""
+        """Return the size of the record as a batch of its own."""
         sizes = [int(blobs.sizes[row]) for blobs in (self.keys, self.values)]
         body = 3 + sum(_varint_size(size) + max(size, 0) for size in sizes)
         body += _varint_size(int(self.headers.counts[row])) + int(self.headers.blobs.sizes[row])
         return HEADER_BYTES + _varint_size(body) + body
 
     def _overhead_max(self) -> int:
-        """What a record takes besides its bytes at most, in whichever batch it comes to stand."""
+        """Return the largest size of the varints of a record, in whichever batch it is."""
         largest = [int(blobs.sizes.max()) for blobs in (self.keys, self.values, self.headers.blobs)]
         span = int(self.timestamps.max()) - int(self.timestamps.min())
         numbers = [span, len(self.timestamps), *largest[:2], int(self.headers.counts.max())]
@@ -227,7 +227,7 @@ class _Records:
 def _sealed(section: memoryview, timestamps: Ints, codec: int, level: int | None) -> Encoded:
     compressed: bytes | memoryview = section if codec == NONE else compress(codec, section, level)
     if len(compressed) >= len(section):
-        # What a codec only makes larger goes as it is: the batch was measured without it.
+        # A batch that compression makes larger is sent without it: the limit was checked for the uncompressed size.
         codec, compressed = NONE, section
     max_timestamp = int(timestamps.max())
     header = BatchHeader(
@@ -270,14 +270,14 @@ def _binary(column: pa.Array, name: str) -> pa.Array:
 
 
 def _buffers(column: pa.Array) -> tuple[Bytes, Positions]:
-    """The bytes of a binary array and the positions of its rows in them."""
+    """Return the bytes of a binary array and the positions of its rows in them."""
     _, offsets, values = column.buffers()
     positions = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return np.frombuffer(values if values is not None else b"", np.uint8), positions
 
 
 def _header_blobs(headers: pa.Array | None, rows: int) -> _HeaderBlobs:
-    """The headers of each row as its batch will hold them, but for their number."""
+    """Return the encoded headers of each row, without their number, and the numbers."""
     if isinstance(headers, pa.ChunkedArray):
         headers = headers.combine_chunks()
     none = _HeaderBlobs(_Blobs(None, np.zeros(rows, np.int64), np.zeros(rows + 1, np.int64)), np.zeros(rows, np.int64))
@@ -294,7 +294,7 @@ def _header_blobs(headers: pa.Array | None, rows: int) -> _HeaderBlobs:
         raise UnusableColumn(f"headers have the fields {', '.join(fields)}, not key and value")
     if fields["key"].null_count:
         raise UnusableColumn("a header has no key; Kafka refuses that, so filter such headers or name them")
-    # Values that are null throughout stay a column too, so that every header ends at a cut.
+    # Values that are all null are a column, too, so that every header ends at a cut.
     names, values = (_Blobs.of(_binary(fields[name], f"header {name}")) for name in ("key", "value"))
     pieces, cuts = kernels.lay_headers(names.sizes, values.sizes)
     section, offsets = _interleaved(pieces, cuts, [names.column, values.column])
@@ -305,7 +305,7 @@ def _header_blobs(headers: pa.Array | None, rows: int) -> _HeaderBlobs:
 
 
 def _interleaved(pieces: Bytes, cuts: Positions, blobs: list[pa.Array]) -> tuple[memoryview, Positions]:
-    """The pieces with the bytes of the blobs, row by row, in the cuts; and where each of all that begins."""
+    """Return the pieces with the bytes of the blobs in the cuts, row by row; and where each piece and blob begins."""
     if not blobs:
         return pieces.data, cuts
     laid = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(pieces)])

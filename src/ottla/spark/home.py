@@ -1,9 +1,9 @@
 """A Spark home whose Python processes start in half of the time.
 
-Spark puts ``python/lib/pyspark.zip`` of its home in front of the path of every Python process that it starts: planners,
-workers, and one process for each stream of a Python source. Nothing that is imported from an archive is cached, so each
-of them compiles PySpark again: 1.3 s of a core instead of 0.5 s. On one machine, where pip has installed PySpark, the
-same files lie in the interpreter's own packages, compiled. So Spark is shown a home that has all but the archive.
+Spark puts ``python/lib/pyspark.zip`` of its home first in the path of every Python process that it starts: planners,
+workers, and one process for each stream of a Python source. Python does not cache modules of an archive, so each of
+them compiles PySpark again: 1.3 s of a core instead of 0.5 s. If pip has installed PySpark on this machine, the
+interpreter has the same files, compiled, among its packages. So Spark gets a home with everything but the archive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTS = ("bin", "data", "jars", "sbin")
 
 
 def home_without_archive(environ: Mapping[str, str]) -> Path | None:
-    """Made once for each PySpark; None where PySpark is not one that pip has installed, or nothing can be written."""
+    """Return the home, created once for each PySpark; None if pip has not installed it, or without write access."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None

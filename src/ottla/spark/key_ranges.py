@@ -1,6 +1,6 @@
 """Which files of a table can have rows with given keys, by the statistics in Delta's log. Without Spark.
 
-A file is left out only if it surely has no such row: its bounds of one key column lie outside of all given values.
+A file is left out only if it cannot have such a row: no given value of one key column is within its bounds.
 Bounds in the log may be wider than the values, never narrower, except for two cases that are widened here. Delta
 writers cut times to milliseconds, the upper bound too. Long texts are cut, and an upper bound that may have been cut
 is not used.
@@ -28,7 +28,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where the values of one column of one file lie."""
+    """The bounds of one column in one file."""
 
     #: None: all values are null
     low: Any

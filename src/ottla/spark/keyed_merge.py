@@ -38,7 +38,7 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRule:
-    """How rows of one key replace each other. Travels to the tasks."""
+    """How rows of one key replace each other. Spark pickles it for the tasks."""
 
     keys: tuple[str, ...]
     #: compared in this order; empty: the later batch decides

@@ -49,7 +49,7 @@ class MergeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTask:
-    """How a task merges and writes its rows. Travels to the tasks."""
+    """How a task merges and writes its rows. Spark pickles it for the tasks."""
 
     location: TableLocation
     rule: MergeRule

@@ -1,4 +1,4 @@
-"""Lake tables as Spark knows them: ``format("ottla-table")``, read and written, in batches and as streams.
+"""``format("ottla-table")``: read and write lake tables, in batches and as streams.
 
     stream.writeStream.format("ottla-table").option("partitionBy", "day").option("checkpointLocation", c).start(path)
     spark.readStream.format("ottla-table").load(path)

@@ -1,8 +1,8 @@
-"""Offsets of many partitions: their JSON, what a batch reads of them, and what has been lost. Pure.
+"""Offsets of many partitions: their JSON, the range of a batch, and lost records. Pure.
 
 The JSON is that of Spark's Kafka connector, ``{"topic":{"0":123}}``, so that a checkpoint moves between the two.
-An offset is the next one to read. Spark compares offsets as text: topics are in order of name and
-partitions in order of number, always.
+An offset is the next one to read. Spark compares offsets as text, so topics are always in the order of their names and
+partitions in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PartitionOffsets(dict[TopicPartition, int]):
 
     @classmethod
     def from_json(cls, document: str | Mapping[str, Any]) -> Self:
-        """Read ``{"topic":{"0":123}}``, as text or taken apart already. ValueError says what is wrong with it."""
+        """Return the offsets of ``{"topic":{"0":123}}``, a text or a document. Raise ValueError for other forms."""
         topics = json.loads(document) if isinstance(document, str) else document
         offsets = cls()
         if not isinstance(topics, Mapping):
@@ -46,7 +46,7 @@ class PartitionOffsets(dict[TopicPartition, int]):
         return offsets
 
     def as_json(self) -> JsonOffsets:
-        """The document as dictionaries, in the one order that equal offsets have."""
+        """Return the document; equal offsets have the same order."""
         document: JsonOffsets = {}
         for (topic, partition), offset in sorted(self.items()):
             document.setdefault(topic, {})[str(partition)] = offset
@@ -57,20 +57,20 @@ class PartitionOffsets(dict[TopicPartition, int]):
 
 
 def compact_json(document: object) -> str:
-    """JSON as Spark's Kafka connector writes it into checkpoints: no spaces."""
+    """Return JSON without spaces, as Spark's Kafka connector writes it into checkpoints."""
     return json.dumps(document, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends, as the user said it: offsets or timestamps, for all partitions or for each."""
+    """Where reading begins or ends, as options say it: offsets or timestamps, for all partitions or for each."""
 
     by_timestamp: bool = False
     everywhere: int | None = None
     each: PartitionOffsets = field(default_factory=PartitionOffsets)
 
     def of(self, partitions: Collection[TopicPartition], option: str) -> dict[TopicPartition, int]:
-        """The bound of every partition. When the user named them, it must be exactly these."""
+        """Return the bound of every partition. Raise ValueError if the options name other partitions."""
         if self.everywhere is not None:
             return dict.fromkeys(partitions, self.everywhere)
         missing, unknown = set(partitions) - set(self.each), set(self.each) - set(partitions)
@@ -102,7 +102,7 @@ class OffsetRange(NamedTuple):
 def split_ranges(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges until none is longer than ``max_records`` and there are about ``min_partitions`` of them."""
+    """Divide ranges so that none is longer than ``max_records`` and there are about ``min_partitions`` of them."""
     pieces = sorted(range_ for range_ in ranges if range_.size > 0)
     if max_records is not None:
         pieces = [piece for range_ in pieces for piece in _cut(range_, -(-range_.size // max_records))]
@@ -127,10 +127,10 @@ def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def admit(start: Mapping[TopicPartition, int], latest: PartitionOffsets, rows_max: int) -> PartitionOffsets:
-    """As far as one batch may go: ``rows_max`` offsets, shared out in proportion to what waits in each partition.
+    """Return the end of a batch of ``rows_max`` offsets, divided among partitions by their unread offsets.
 
-    Each partition that has something advances by one at least, so with a limit below the number of partitions the
-    batch is larger than the limit. Offsets count, not records: compaction and transactions leave gaps.
+    Each partition with unread offsets advances by at least one, so with a limit below the number of partitions the
+    batch is larger than the limit. Offsets are counted, not records: compaction and transactions leave gaps.
     """
     waiting = {tp: latest[tp] - start[tp] for tp in latest if tp in start and latest[tp] > start[tp]}
     if sum(waiting.values()) <= rows_max:
@@ -141,7 +141,7 @@ def admit(start: Mapping[TopicPartition, int], latest: PartitionOffsets, rows_ma
     for tp, size in waiting.items():
         share, remainders[tp] = divmod(rest * (size - 1), total)
         shares[tp] += share
-    # Rounding down left a few: the partitions that lost most by it take one each.
+    # Offsets that are left after rounding down go to the partitions with the largest remainders.
     left = max(rows_max - sum(shares.values()), 0)
     for tp in sorted(remainders, key=lambda tp: (-remainders[tp], tp))[:left]:
         shares[tp] += 1
@@ -149,7 +149,7 @@ def admit(start: Mapping[TopicPartition, int], latest: PartitionOffsets, rows_ma
 
 
 class Cause(Enum):
-    """Why offsets that were to be read cannot be."""
+    """Why offsets that should be read cannot be read."""
 
     RETENTION = "retention, or a deletion of records, overtook the reader"
     RECREATED = "the topic was deleted and created again under the same name"
@@ -163,13 +163,13 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DataLoss:
-    """One partition that cannot be read as the checkpoint, or the user, says."""
+    """One partition that cannot be read from the offset of the checkpoint or of the options."""
 
     topic_partition: TopicPartition
     cause: Cause
-    #: the offset that was to be read next
+    #: the offset that should be read next
     start: int
-    #: what the partition holds now, where that is known
+    #: the offsets that the partition has now, where they are known
     log_start: int | None = None
     log_end: int | None = None
 
@@ -203,7 +203,7 @@ class DataLost(OttlaError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a batch can read, and what it should have read and cannot."""
+    """The ranges that a batch reads, and the records that it should read and cannot."""
 
     ranges: list[OffsetRange]
     losses: list[DataLoss]
@@ -211,7 +211,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the cluster says of the partitions of a batch."""
+    """The state of the partitions of a batch in the cluster."""
 
     #: number of partitions of each topic that exists
     partition_counts: Mapping[str, int]
@@ -227,7 +227,7 @@ class Observed:
 
 
 def plan_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], observed: Observed) -> Plan:
-    """What to read from ``start`` to ``end``. A partition that is not in ``start`` is new: it begins at earliest."""
+    """Return the plan from ``start`` to ``end``. A partition that is not in ``start`` is new: it begins at earliest."""
     losses = vanished(start, end, observed)
     ranges = []
     topics_before = {tp.topic for tp in start}
@@ -261,7 +261,7 @@ def plan_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition
 def vanished(
     before: Mapping[TopicPartition, int], now: Collection[TopicPartition], observed: Observed
 ) -> list[DataLoss]:
-    """Partitions that were read and are not among those to read now."""
+    """Return the losses of partitions that were read and are not among those to read now."""
     return [DataLoss(tp, _cause_of_absence(tp, observed), before[tp]) for tp in sorted(before) if tp not in now]
 
 

@@ -1,8 +1,8 @@
 """Options of ``format("ottla")``: the names, defaults and meanings of Spark's own Kafka connector. Pure.
 
-A job moves between the two by changing the format's name. Names are case-insensitive. What is not known is refused
-with the nearest name. ``kafka.*`` are properties of a Kafka client: those on security go to the connection, a few
-more are honoured, and those that only tune the Java client are accepted and do nothing.
+A job moves between the two by changing the name of the format. Names are case-insensitive. An unknown name is refused
+with the most similar known one. ``kafka.*`` are properties of a Kafka client: security properties configure the
+connection, a few others have an effect, and those that only tune the Java client are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _READ_NAMES = names(TOPIC_OPTIONS, Use.READ)
 _STREAM_ONLY = names_only(TOPIC_OPTIONS, Use.READ_STREAM)
 _BATCH_ONLY = names_only(TOPIC_OPTIONS, Use.READ_BATCH)
-#: Spark puts these into a source's options itself
+#: Spark itself adds these to the options of a source
 _SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 
 _SECURITY = re.compile(r"security\.|ssl\.|sasl\.|enable\.ssl\.")
-#: properties that contradict what the source does, and what to do instead
+#: properties that contradict the source, and what to do instead
 REFUSED_PROPERTIES = {
     "auto.offset.reset": "set startingOffsets to earliest or latest: Spark's checkpoint decides where reading goes on",
     "key.deserializer": "keys arrive as bytes; set key.format to decode them with schemas of a registry",
@@ -72,7 +72,7 @@ class NoMatch(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach the cluster: what tasks and the driver need to open a client of their own."""
+    """How tasks and the driver connect to the cluster."""
 
     bootstrap: str
     #: ``security.*``, ``ssl.*`` and ``sasl.*``, under Kafka's names
@@ -90,18 +90,18 @@ class Subscription:
     assigned: tuple[TopicPartition, ...] = ()
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic that exists is read. A pattern matches whole names, as in Java."""
+        """Return whether a topic is read. A pattern matches whole names, as in Java."""
         if self.pattern is not None:
             return re.fullmatch(self.pattern, topic) is not None
         return topic in self.names
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The topics that the user named; none when there is a pattern."""
+        """The topics that the options name; none if there is a pattern."""
         return self.topics or tuple(sorted({tp.topic for tp in self.assigned}))
 
     def partitions(self, counts: Mapping[str, int]) -> list[TopicPartition]:
-        """The partitions to read, of topics with so many partitions each."""
+        """Return the partitions to read, from the number of partitions of each topic."""
         if self.assigned:
             return sorted(tp for tp in self.assigned if tp.partition < counts.get(tp.topic, 0))
         return [
@@ -114,7 +114,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """All that a read needs to know, checked."""
+    """The checked options of a read."""
 
     connection: Connection
     subscription: Subscription
@@ -131,7 +131,7 @@ class ReadOptions:
     include_headers: bool
     group: str | None
     group_prefix: str | None
-    #: how often the driver looks again at an answer that would mean lost data
+    #: how often the driver requests offsets before missing records count as lost
     attempts: int
     attempt_interval_s: float
     poll_timeout_s: float
@@ -144,7 +144,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
-        """Check the options of one read. OptionError names the first that is wrong."""
+        """Return the checked options of a read. Raise OptionError for the first wrong one."""
         given = Options(options, _READ_NAMES)
         subscription = _subscription(given)
         starting, ending = _bounds(given, stream=stream)
@@ -179,12 +179,12 @@ class ReadOptions:
 
 
 class Options:
-    """Options as Spark hands them over, in one case, none unknown; and how their texts are read."""
+    """Options from Spark by lower-case name, and how their texts are parsed. Raises OptionError for unknown names."""
 
     def __init__(self, options: Mapping[str, str], names: Iterable[str]) -> None:
         self._names = {name.lower(): name for name in (*names, *_SPARKS_OWN)}
         self._values: dict[str, str] = {}
-        #: what came as ``kafka.*``, without that prefix
+        #: options ``kafka.*``, without the prefix
         self.properties: dict[str, str] = {}
         for name, value in options.items():
             name, value = name.lower(), str(value)
@@ -202,7 +202,7 @@ class Options:
         if name in REFUSED_PROPERTIES:
             raise OptionError(f"the option 'kafka.{name}' is not supported: {REFUSED_PROPERTIES[name]}")
         known = (*_HONOURED, *PROPERTIES_WITHOUT_EFFECT)
-        # The security properties are many: the client itself checks them, and says which it does not know.
+        # There are many security properties: the client checks them and refuses unknown ones.
         if name not in known and not _SECURITY.match(name):
             raise OptionError(f"unknown option 'kafka.{name}'{nearest(f'kafka.{name}', [f'kafka.{k}' for k in known])}")
 
@@ -227,7 +227,7 @@ class Options:
         return default if text is None else _positive(f"kafka.{name}", text.strip())
 
     def duration_s(self, name: str, default: float) -> float:
-        """A time as Spark writes it: ``15m``, ``30s``, ``500ms``; a plain number is milliseconds."""
+        """Return a duration, in Spark's form: ``15m``, ``30s``, ``500ms``; a plain number is milliseconds."""
         text = self.text(name)
         if text is None:
             return default
@@ -277,7 +277,7 @@ class Options:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a complaint about a name: what was meant, if something is near."""
+    """Return the end of a message about an unknown name: the most similar known one, if there is any."""
     lowered = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f", did you mean {lowered[found[0]]!r}?" if found else ""
@@ -344,12 +344,12 @@ def _bounds(given: Options, *, stream: bool) -> tuple[Bound, Bound]:
         for tp, start in starting.each.items():
             end = ending.each.get(tp, start)
             if 0 <= end < start:
-                raise OptionError(f"of {tp} the start ({start}) lies behind the end ({end})")
+                raise OptionError(f"of {tp} the start ({start}) is after the end ({end})")
     return starting, ending
 
 
 def _bound(given: Options, which: str, default: int) -> Bound:
-    """One end of the read. A timestamp for all wins over timestamps for each, these over offsets, as in Spark."""
+    """Return one end of the read. As in Spark, a timestamp for all precedes timestamps for each, these offsets."""
     timestamp = given.text(f"{which}Timestamp")
     if timestamp is not None:
         if not timestamp.isdecimal():

@@ -1,8 +1,8 @@
-"""Rows on their way out: from the columns of a DataFrame to record batches, each for one partition.
+"""Rows of a DataFrame as record batches, each for one partition.
 
-Columns as Spark's Kafka connector takes them: ``value`` (required), ``key``, ``topic``, ``partition``, ``headers``; and
-``timestamp`` besides. Others are ignored. A row goes to its ``partition``, without one where Java's client would send
-its key, and without a key to a partition that changes now and then.
+The columns are those of Spark's Kafka connector: ``value`` (required), ``key``, ``topic``, ``partition``, ``headers``;
+and ``timestamp``. Others are ignored. A row without a ``partition`` goes to the one that Java's client chooses for its
+key; without a key, to one that changes from call to call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.model.types import TopicPartition
 from ottla.spark.columns import WRITTEN_TYPES, RowsRefused
 from ottla.spark.encode import encode, murmur2_partitions
 
-#: what waits for more rows, over all partitions of a task
+#: the largest size of the buffered rows of all partitions of a task
 BUFFERED_BYTES_MAX = 64 << 20
 
 Emit = Callable[[TopicPartition, bytes, int], None]
@@ -27,14 +27,14 @@ Emit = Callable[[TopicPartition, bytes, int], None]
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows of one partition that wait until they are worth a batch."""
+    """Rows of one partition that wait until they fill a batch."""
 
     slices: list[pa.RecordBatch] = field(default_factory=list)
     size_bytes: int = 0
 
 
 class Outgoing:
-    """Takes rows, emits encoded batches. Rows of one partition keep their order."""
+    """Encodes rows and passes the batches to ``emit``. Rows of one partition keep their order."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Outgoing:
         self._waiting_bytes = 0
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> None:
-        """All rows of a task."""
+        """Write all rows of a task."""
         for batch in rows:
             if batch.num_rows:
                 self._add(batch)
         self.flush()
 
     def flush(self) -> None:
-        """Emit whatever waits."""
+        """Emit all buffered rows."""
         for partition in list(self._waiting):
             self._emit_partition(partition)
 
@@ -100,7 +100,7 @@ class Outgoing:
         return [(topic, rows.filter(pc.equal(topics, topic))) for topic in found]
 
     def _partitions(self, topic: str, rows: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        # Rows without a key stay together, so that batches fill up, and move on with every call.
+        # All rows of a call without a key get one partition, so that batches fill up; the next call uses another one.
         self._sticky += 1
         keys = _column(rows, "key")
         return murmur2_partitions(

@@ -1,8 +1,8 @@
-"""A directory of Parquet files instead of a table: for those who read files and nothing else. At least once.
+"""A directory of Parquet files instead of a table, for programs that read only files. At least once.
 
-Tasks write below ``_staging``, which Spark and other readers pass over; the driver moves the files to their places
-when all tasks are done. A driver that dies while it moves leaves part of a batch visible, and the batch comes again:
-rows may be there twice. Readers of a Delta table never see that.
+Tasks write below ``_staging``, which Spark and other readers ignore. The driver moves the files to their places when
+all tasks have ended. If the driver crashes meanwhile, a part of the batch is visible and the batch is repeated, so that
+rows can be there twice. A Delta table does not have this problem.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STAGING = "_staging/"
 
 
 def publish(location: TableLocation, files: Sequence[DataFile], *, overwrite: bool) -> None:
-    """Move staged files to where readers look; with ``overwrite``, instead of all that was there."""
+    """Move staged files to their places; with ``overwrite``, delete all files that were there."""
     root = location.files()
     before = _visible(root) if overwrite else []
     for file in files:

@@ -1,7 +1,7 @@
 """The predicate of ``replaceWhere``: comparisons of partition columns with literals, joined by AND. Pure.
 
-It is decided on the driver, for the values in Delta's log, so it must mean the same as in Spark's SQL; everything else
-is refused. Why no SQL library: docs/decisions/0011-parsers.md.
+The driver evaluates it for the values in Delta's log, with the same result as in Spark SQL; any other predicate is
+refused. Why no SQL library: docs/decisions/0011-parsers.md.
 
 Such as: day >= '2026-01-01' AND day < '2026-02-01' AND country IN ('DE', 'AT') AND hour IS NOT NULL
 """
@@ -48,7 +48,7 @@ class Comparison:
     values: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool:
-        """As in SQL, a comparison with null does not hold."""
+        """Return whether the comparison is true; as in SQL, a comparison with null is not."""
         if self.operator == "IS NULL":
             return value is None
         if value is None:
@@ -68,7 +68,7 @@ class PartitionPredicate:
 
     @classmethod
     def parse(cls, text: str, types: Mapping[str, str]) -> PartitionPredicate:
-        """OptionError says what cannot be understood."""
+        """Return the predicate of a text. Raise OptionError if it has another form."""
         return cls(tuple(_Parser(text, types).conjunction()), types)
 
     def matches(self, partition: PartitionValues) -> bool:

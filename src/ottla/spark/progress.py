@@ -1,4 +1,4 @@
-"""The progress of streaming queries as that of consumer groups, so that their lag is seen where all lag is seen.
+"""The progress of streaming queries as offsets of consumer groups, so that tools for consumer lag show it.
 
 Spark keeps its offsets in checkpoints. After each batch the listener commits the batch's end as the offsets of a
 group, named by the option ``kafka.group.id`` or, with ``groupIdPrefix``, prefix and query name together. The group has
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.spark")
 
 _GROUP_PREFIX_DEFAULT = "spark"
-#: Spark calls listeners one after another: a cluster that is away must not hold up the others
+#: Spark calls listeners one after another: a cluster that does not answer must not delay the others
 _COMMIT_S_MAX = 5.0
 
 
@@ -59,7 +59,7 @@ class ProgressPublisher(QueryListener):
         self._cluster: Cluster | None = None
 
     def group_of(self, progress: StreamingQueryProgress) -> str:
-        """The group under which a query appears. A query without a name has its id, which its checkpoint keeps."""
+        """Return the group of a query. A query without a name has its id, which its checkpoint keeps."""
         return self._group or f"{self._prefix}-{progress.name or progress.id}"
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -77,7 +77,7 @@ class ProgressPublisher(QueryListener):
                 self._cluster = self._open_cluster(self._connection)
             self._cluster.commit(self.group_of(progress), offsets)
         except ClientError as error:
-            # The checkpoint is what counts; the next batch's commit covers this one.
+            # Only the checkpoint decides where a query continues; the commit of the next batch replaces this one.
             log.warning("the progress of group %s was not published: %s", self.group_of(progress), error)
             self.close()
 
@@ -94,13 +94,13 @@ class ProgressPublisher(QueryListener):
 
 
 def offsets_of(description: str, end_offset: str | None) -> PartitionOffsets:
-    """The offsets of a source that reads topics, nothing of another: a query may read from files and tables, too."""
+    """Return the offsets of a source that reads topics; none for other sources, such as files and tables."""
     if end_offset is None or not any(kind in description for kind in TOPIC_SOURCES):
         return PartitionOffsets()
     try:
         return PartitionOffsets.from_json(end_offset)
     except ValueError:
-        # Another source written in Python: what it calls an offset is its own affair.
+        # Another source in Python, whose offsets have another form.
         return PartitionOffsets()
 
 

@@ -1,6 +1,6 @@
-"""Reading ranges of offsets: Fetch replies become Arrow batches with the columns that are wanted.
+"""Read ranges of offsets: Fetch replies become Arrow batches with the wanted columns. No Spark.
 
-Needs no Spark. A range has holes (compaction, markers, aborted transactions): reading ends by position, never by count.
+A range has gaps (compaction, markers, aborted transactions): reading ends at an offset, not after a number of records.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ log = logging.getLogger("ottla.spark")
 #: the same for all rows of a range
 _CONSTANT: Final = ("topic", "partition")
 
-#: what is little: below this, sending a task to a Python worker takes longer than reading
+#: for fewer rows or bytes, sending a task to a Python worker takes longer than reading them
 AHEAD_ROWS_MAX: Final = 10_000
 AHEAD_BYTES_MAX: Final = 4 << 20
 
 
-#: what is done to rows before Spark gets them
+#: converts rows before Spark gets them
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class ColumnsRefused(OttlaError):
-    """A schema that does not fit; the text names the columns there are."""
+    """A schema that does not fit; the text names the columns of a topic."""
 
 
 class Task(NamedTuple):
-    """What one task reads."""
+    """The range of one task."""
 
     range: OffsetRange
-    #: of the topic that was planned for; all zero from brokers that know no ids
+    #: of the topic when the batch was planned; all zero from brokers without topic ids
     topic_id: bytes
 
 
 def check_columns(names: Sequence[str]) -> None:
-    """Refuse a column that a topic does not have."""
+    """Raise ColumnsRefused for a column that a topic does not have."""
     for name in names:
         if name not in TYPES:
             raise ColumnsRefused(
@@ -63,7 +63,7 @@ def check_columns(names: Sequence[str]) -> None:
 def read_tasks(
     options: ReadOptions, tasks: Iterable[Task], columns: Sequence[str], convert: Convert | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of some ranges, with these columns in this order, converted."""
+    """Yield the rows of some ranges, with these columns in this order, converted."""
     with lend_cluster(options.connection, options.poll_timeout_s) as cluster:
         for task in tasks:
             batches = _read_task(cluster, options, task, columns)
@@ -77,7 +77,10 @@ def read_ahead(
     columns: Sequence[str],
     convert: Convert | None = None,
 ) -> list[pa.RecordBatch] | None:
-    """The same, where tasks are planned, if that is little; None leaves it to the tasks, who have more patience."""
+    """Return the same rows if there are few, in the process that plans; None if tasks should read them.
+
+    Tasks retry for longer, so None is also the result after an error of the client.
+    """
     if sum(task.range.size for task in tasks) > AHEAD_ROWS_MAX:
         return None
     rows: list[pa.RecordBatch] = []
@@ -116,7 +119,7 @@ def _read_task(cluster: Cluster, options: ReadOptions, task: Task, columns: Sequ
 
 
 def _check_topic(cluster: Cluster, task: Task) -> None:
-    """Raise TopicReplaced if the topic is no longer the one that was planned for."""
+    """Raise TopicReplaced if the topic was created again since the batch was planned."""
     if _is_checked_by_fetch(cluster, task):
         return
     info = cluster.topics([task.range.topic]).get(task.range.topic)
@@ -144,7 +147,7 @@ def _is_checked_by_fetch(cluster: Cluster, task: Task) -> bool:
 def _read_range(
     cluster: Cluster, options: ReadOptions, range_: OffsetRange, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Rows, and the position behind them."""
+    """Yield rows, and the position after them."""
     # Processes that only plan start faster without the decoder.
     from ottla.spark.decode import AbortedTransactions, decode_chunks
 
@@ -172,7 +175,7 @@ def _read_range(
 
 
 class _Constants:
-    """The columns topic and partition, made once for the largest batch and cut for the others."""
+    """The columns topic and partition, created once for the largest batch and sliced for the others."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self._tp = tp
@@ -194,7 +197,7 @@ class _Constants:
 
 
 def _loss_of(error: OttlaError, range_: OffsetRange) -> tuple[DataLoss | None, int]:
-    """What a refusal means for this range, and where reading could go on; None: it is no loss."""
+    """Return the loss that an error means, None if it means no loss; and the offset where reading could continue."""
     tp = range_.topic_partition
     if isinstance(error, TopicReplaced):
         return DataLoss(tp, Cause.RECREATED, range_.start), range_.end

@@ -1,4 +1,4 @@
-"""The writers of ``format("ottla")``: what Spark calls, and where.
+"""The writers of ``format("ottla")``: which methods Spark calls, and where.
 
 Spark creates a stream writer for every batch in three kinds of processes: the planner, the tasks (``write``) and the
 driver's committing process (``commit``, ``abort``). They exchange only options and commit messages. The committing
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ottla.spark.schema_columns import EncodedColumns
 
 _STAGING = "ottla-staging"
-#: a task's worker asks for a topic's partitions again after this time
+#: a worker requests the number of partitions of a topic again after this time
 _PARTITIONS_AGE_S_MAX = 30.0
 #: a job that stages for longer than this has its files swept by others
 _JOB_S_MAX = 3 * 86_400
@@ -193,7 +193,7 @@ def _produce_rows(options: WriteOptions, rows: Iterator[pa.RecordBatch]) -> None
 
 
 def _outgoing(options: WriteOptions, emit: Emit) -> Outgoing:
-    # Only tasks come here; the processes that commit start faster without the encoder.
+    # Only tasks need the encoder; processes that commit start faster without it.
     from ottla.spark.outgoing import Outgoing
 
     return Outgoing(
@@ -203,7 +203,7 @@ def _outgoing(options: WriteOptions, emit: Emit) -> Outgoing:
         batch_bytes_max=options.batch_bytes_max,
         now_ms=lambda: int(time.time() * 1000),
         emit=emit,
-        # Tasks begin at different partitions, or a small batch would fill the first one only.
+        # Tasks begin at different partitions; otherwise a small batch would use only the first one.
         sticky=random.randrange(1 << 16),
     )
 
@@ -222,7 +222,7 @@ def _partition_count(options: WriteOptions, topic: str) -> int:
 
 
 def staging_directory(options: WriteOptions, driver_host: str) -> str | None:
-    """Where this process stages, None when it knows no place that the driver sees too."""
+    """Return the staging directory of this process; None if it knows none that the driver can read as well."""
     if options.staging_directory is not None:
         return options.staging_directory
     location = options.checkpoint_location

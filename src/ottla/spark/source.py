@@ -1,15 +1,15 @@
-"""``format("ottla")`` as Spark knows it: what Spark calls, in which process, and in which order.
+"""``format("ottla")``: which methods Spark calls, in which process, and in which order.
 
 Batch: ``partitions`` once in a planning process, ``read`` in the tasks.
 
-Stream: one process of the driver lives as long as the query and is asked, one call at a time:
-``initialOffset`` (twice), ``latestOffset`` and ``reportLatestOffset`` (always again), ``partitions`` for each batch,
-``commit`` when the batch after it begins. ``read`` runs in the tasks, on a pickled copy. ``stop`` may never come, nor
-``commit`` for the last batch: nothing hangs on them. The rows of a small batch go to Spark along with its only
-partition, so that no task needs Python: that is most of what a small batch costs (see ``RowsAhead``).
+Stream: Spark calls one process of the driver, which lives as long as the query, one call at a time: ``initialOffset``
+(twice), ``latestOffset`` and ``reportLatestOffset`` (repeatedly), ``partitions`` for each batch, ``commit`` when the
+next batch begins. ``read`` runs in the tasks, on a pickled copy. Spark may call neither ``stop`` nor ``commit`` for the
+last batch, so nothing depends on them. The rows of a small batch are passed to Spark together with its only partition,
+so that no task needs a Python worker, which is most of the time of a small batch (see ``RowsAhead``).
 
-``offsets`` decides which offsets a batch has and what is lost, ``watching`` learns what the cluster holds, ``reading``
-turns ranges into rows.
+``offsets`` decides which offsets a batch has and which are lost, ``watching`` requests offsets from the cluster,
+``reading`` reads ranges.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class OttlaDataSource(DataSource):
         options = TABLES.merged(self.options, schema, Use.READ_STREAM)
         return OttlaStreamReader(ReadOptions.parse(options, stream=True), schema)
 
-    # Those who only read do not pay for what writing needs.
+    # Imported here, because a reader does not need the modules of writers.
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from ottla.spark.sink import BatchWriter
@@ -139,14 +139,14 @@ class OttlaDataSource(DataSource):
 
 
 class TaskPartition(InputPartition):
-    """What Spark carries from the driver to a task."""
+    """The tasks of one partition. Spark pickles it."""
 
     def __init__(self, *tasks: Task) -> None:
         super().__init__(tasks)
 
 
 class OttlaReader(DataSourceReader):
-    """One batch read: from where to where is decided once, when it is planned."""
+    """One batch read. Its offsets are decided once, when it is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -184,12 +184,12 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         self._columns = columns_of(schema) if self._decoded is None else self._decoded.read_columns
         #: the columns as Spark expects them in rows that are read ahead; None if it compares types only
         self._declared = declared_columns(schema)
-        # In the driver's process, made when it is first asked; never in a pickled copy
+        # In the driver's process, created at the first call; never in a pickled copy
         self._watcher: TopicWatcher | None = None
         self._initial: JsonOffsets | None = None
-        #: the ends of the partitions when they were last asked for
+        #: the ends of the partitions when they were last requested
         self._latest: PartitionOffsets | None = None
-        #: with Trigger.AvailableNow: where the query ends, whatever comes later
+        #: with Trigger.AvailableNow: the offsets at which the query ends
         self._available_now = False
         self._target: PartitionOffsets | None = None
         self._triggered_at: float | None = None
@@ -198,7 +198,7 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         self._warned: set[DataLoss] = set()
 
     def initialOffset(self) -> JsonOffsets:
-        """Spark asks twice and expects the same: "latest" is resolved once."""
+        """Return the first offset. Spark calls it twice and expects the same, so "latest" is resolved once."""
         write_offsets_with(compact_json)
         if self._initial is None:
             starting = self._watch().resolve(self._options.starting, "the starting offsets", starting=True)
@@ -216,10 +216,10 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; ``start`` itself when there is nothing to do.
+        """Return the end of the next batch; ``start`` itself if there is nothing to read.
 
-        Spark compares offsets as text, and the one of a checkpoint may come from Spark's own connector, which has
-        another order: so the very document is given back.
+        Spark compares offsets as text, and a checkpoint of Spark's own connector has another order of partitions:
+        therefore the same document is returned.
         """
         write_offsets_with(compact_json)
         before = PartitionOffsets.from_json(start)
@@ -239,7 +239,7 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         wait_s = _IDLE_WAIT_S if idle and not self._available_now else 0.0
         known = before
         if wait_s and self._latest is not None and all(self._latest.get(tp, -1) >= before[tp] for tp in before):
-            # What minOffsetsPerTrigger holds back is no reason to return at once.
+            # Records that minOffsetsPerTrigger holds back are no reason to return at once.
             known = self._latest
         self._latest = self._watch().latest(known, wait_s=wait_s)
         if self._available_now:
@@ -305,7 +305,7 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
         return _read(self._options, partition, self._columns, self._decoded)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Publish the progress as that of a consumer group, for those who watch its lag."""
+        """Commit the end of a batch to a consumer group, so that tools show its lag."""
         if self._options.group is None:
             return
         try:
@@ -330,7 +330,7 @@ class OttlaStreamReader(RowsAhead, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 def report(plan: Plan, *, fail: bool) -> None:
-    """Lost records are never passed over in silence."""
+    """Raise DataLost if records are lost and ``fail`` is true; otherwise log a warning."""
     if plan.losses and fail:
         raise DataLost(plan.losses)
     for loss in plan.losses:
@@ -338,7 +338,7 @@ def report(plan: Plan, *, fail: bool) -> None:
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """The columns that a schema names. Spark checks the Arrow batches against it, so its types must be ours."""
+    """Return the columns of a schema. Raise ColumnsRefused if it has other columns or types than a topic."""
     check_columns(schema.fieldNames())
     if not schema.fields:
         raise ColumnsRefused(f"the schema names no column; a topic has {', '.join(TYPES)}")
@@ -379,15 +379,15 @@ def _input_partitions(options: ReadOptions, plan: Plan, topic_ids: Mapping[str, 
 def _read(
     options: ReadOptions, partition: InputPartition, columns: list[str], decoded: DecodedColumns | None
 ) -> Iterator[pa.RecordBatch]:
-    # Spark makes up a partition without content where there is none to read.
+    # Spark passes a partition without content if `partitions` has returned none.
     if not isinstance(partition, TaskPartition):
         return iter(())
     return read_tasks(options, partition.value, columns, decoded.converter() if decoded is not None else None)
 
 
 def _check_order(options: ReadOptions, start: PartitionOffsets, end: PartitionOffsets) -> None:
-    """A range that the user has turned around is a mistake; one that latest has made so is a loss."""
+    """Raise OptionError if the options name a start after the end."""
     chosen: Iterable[TopicPartition] = end if options.ending.by_timestamp or options.ending.each else ()
     for tp in chosen:
         if end[tp] < start[tp]:
-            raise OptionError(f"of {tp} the starting offset {start[tp]} lies behind the ending offset {end[tp]}")
+            raise OptionError(f"of {tp} the starting offset {start[tp]} is after the ending offset {end[tp]}")

@@ -1,12 +1,13 @@
-"""Staged batches: what tasks have encoded and the driver is going to send.
+"""Staged batches: tasks encode them, and the driver sends them.
 
-A task's bytes travel inside its commit message while they are few, and in a file of their own beyond that:
+The batches of a task are in its commit message if they are small, otherwise in a file:
 
     <staging directory>/<owner>/<number>-<uuid>.batches
 
-The owner is a query, the number its batch id; or all jobs, and the second in which the file was made. Nothing in a
-file is ever read but through the message that names it, so that attempts that lost, crashed tasks and crashed drivers
-leave nothing but bytes to sweep. A directory is any that pyarrow can reach: local, hdfs://, s3://, gs://, abfs://.
+The owner is a query and the number its batch id; for batch jobs, the owner is `jobs` and the number the second in which
+the file was created. A file is read only through the message that names it. Files of failed attempts, tasks and drivers
+are never read, and `sweep` deletes them. The directory is local or any that pyarrow can open: hdfs://, s3://, gs://,
+abfs://.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ottla.model.types import TopicPartition
 #: the owner of the files of batch jobs
 JOBS = "jobs"
 SUFFIX = ".batches"
-#: what a task may put into its message when there is no directory that the driver sees too
+#: the largest message of a task without a directory that the driver can read as well
 MESSAGE_BYTES_MAX = 128 << 20
 
 #: the share of the first task in the bytes that all messages of a job have together; the n-th task has 1/n of it
@@ -46,7 +47,7 @@ class StagingError(Exception):
 
 
 class StagedBatch(NamedTuple):
-    """Where one record batch stands in a task's bytes."""
+    """The position of one record batch in the bytes of a task."""
 
     partition: TopicPartition
     position: int
@@ -55,7 +56,7 @@ class StagedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What one task has for the driver: the batches in the order in which they are to be sent."""
+    """The batches of one task, in the order in which the driver sends them."""
 
     batches: tuple[StagedBatch, ...] = ()
     rows: int = 0
@@ -79,7 +80,7 @@ def inline_share(task_number: int, inline_bytes_max: int) -> int:
 
 
 class StagingWriter:
-    """A task's side. Bytes beyond ``inline_bytes_max`` go to ``file``; without one all of them go into the message."""
+    """Stages the batches of a task in its message, and beyond ``inline_bytes_max`` in ``file``, if there is one."""
 
     def __init__(self, file: str | None, *, inline_bytes_max: int) -> None:
         self._file = file
@@ -103,7 +104,7 @@ class StagingWriter:
             self._spill()
 
     def finish(self) -> Staged:
-        """The message for the driver; the file is complete and closed."""
+        """Return the message for the driver. The file is complete and closed."""
         if self._stream is None:
             return Staged(batches=tuple(self._batches), rows=self._rows, data=b"".join(self._inline))
         self._stream.close()
@@ -158,7 +159,7 @@ def read_batches(staged: Staged) -> Iterator[tuple[TopicPartition, bytearray]]:
 
 
 def delete_staged(staged: Iterable[Staged]) -> None:
-    """Remove the files; whatever cannot be removed now is swept later."""
+    """Delete the files. `sweep` deletes those that cannot be deleted now."""
     for task in staged:
         if task.file is not None:
             delete_file(task.file)
@@ -171,12 +172,12 @@ def delete_file(file: str) -> None:
 
 
 def staging_file(directory: str, owner: str, number: int) -> str:
-    """A name for a new file."""
+    """Return the name of a new file."""
     return f"{directory.rstrip('/')}/{quote(owner, safe='')}/{number}-{uuid4().hex}{SUFFIX}"
 
 
 def sweep(directory: str, owner: str, number_max: int) -> int:
-    """Remove the files of this owner whose number is at most that; how many there were."""
+    """Delete the files of this owner up to this number, and return how many there were."""
     filesystem, path = open_filesystem(f"{directory.rstrip('/')}/{quote(owner, safe='')}")
     removed = 0
     with suppress(OSError):
@@ -189,7 +190,7 @@ def sweep(directory: str, owner: str, number_max: int) -> int:
 
 
 def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI as Hadoop writes them, and the path on it."""
+    """Return the file system of a path or URI, in Hadoop's form, and the path in it. Raise StagingError."""
     scheme, colon, rest = uri.partition(":")
     if not colon or "/" in scheme:
         return fs.LocalFileSystem(), os.path.abspath(uri)
@@ -217,13 +218,13 @@ def _cannot_open(uri: str, scheme: str, error: str) -> str:
 
 
 def is_local(uri: str) -> bool:
-    """Whether the place may look different from another host."""
+    """Return whether another host may see other files at this place."""
     scheme, colon, _ = uri.partition(":")
     return not colon or "/" in scheme or scheme == "file"
 
 
 def this_host() -> str:
-    """The same text wherever the same local files are seen; containers of one machine differ by their names."""
+    """Return a text that is equal in all processes that see the same local files; containers differ in host names."""
     boot_id = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
     return f"{socket.gethostname()} {boot_id}".strip()
 

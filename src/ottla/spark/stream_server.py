@@ -1,9 +1,8 @@
-"""One process for all streams of our sources in a session.
+"""One Python process for all streams of our sources in a session.
 
-Spark starts a Python process for each stream of a Python source: it says which offsets a batch has, while tasks read
-the rows elsewhere. Each needs 85 MB, and half a second of a core for its start, and a pipeline with a dozen flows has a
-dozen of them. More processes create sources and plan reads, and wait for a minute before they end. A session of ours
-has one process instead:
+Spark starts a Python process for each stream of a Python source, which plans the offsets of each batch. It needs 85 MB,
+and half a second of a core for its start; a pipeline with a dozen flows has a dozen of them. More processes create
+sources and plan reads, and end after a minute. A session of ours has one process instead:
 
 1. ``StreamServer.start`` starts ``python -m ottla.spark.stream_server``, which listens on a socket in a private
    directory and has imported everything that a stream needs.

@@ -1,10 +1,10 @@
-"""A table's Parquet files: what a task writes, and what a task reads.
+"""The Parquet files of a table: how tasks write and read them.
 
 A task divides its rows by the partition columns, keeps a file open for each partition, and gives every file a name that
 no other attempt has. Readers do not see a file until the driver has committed it.
 
-Partition columns are not in the files: their values are in the table's log, as text. Directory names are for people;
-in a Delta table nothing is read from them, so that they hold plain signs only.
+Partition columns are not in the files: their values are in the table's log, as text. The names of directories are for
+people; a reader of a Delta table does not use them, so that unusual characters are replaced.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pyarrow import fs
 from ottla.model.errors import OttlaError
 from ottla.spark.table_location import TableLocation
 
-#: rows wait in memory until they make a row group of this size
+#: rows are buffered until they fill a row group of this size
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_BYTES = 32 << 20
-#: a task with more partitions than this closes the file that has waited longest
+#: a task with more partitions than this closes the file that was not written to for the longest time
 _OPEN_FILES_MAX = 64
 _READ_ROWS = 1 << 14
-#: Delta's own bound on how many columns have statistics
+#: Delta's default number of columns with statistics
 _STATS_COLUMNS = 32
 _STATS_TEXT_MAX = 64
 _NULL_DIRECTORY: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -48,12 +48,12 @@ Directory = Callable[[PartitionValues], str]
 
 
 class FileGone(OttlaError):
-    """A file that a version of the table has is not there."""
+    """A file of a version of the table was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file that a task has written: all that the driver needs to commit it."""
+    """A file that a task has written, with everything that the driver needs to commit it."""
 
     #: below the table's directory
     path: str
@@ -76,14 +76,14 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """How files are written. Travels to the tasks."""
+    """How files are written. Spark pickles it for the tasks."""
 
-    #: of the rows as they come, in the table's types; partition columns among them
+    #: of the rows, in the table's types, with the partition columns
     schema: pa.Schema
     partition_by: tuple[str, ...]
     compression: str
     target_file_bytes: int
-    #: directories that readers of plain Parquet understand
+    #: whether readers of plain Parquet get the partition values from the names of directories
     hive: bool = False
     #: where files are until the driver has moved them; "" is the table itself
     staging: str = ""
@@ -108,7 +108,7 @@ class DataFileWriter:
         for partition, rows in part_rows(batch, self._layout.partition_by):
             if not rows.num_rows:
                 continue
-            # Taken out and put back, so that the first of the dict is the one that has waited longest.
+            # Taken out and put back, so that the first file of the dict was not written to for the longest time.
             file = self._open.pop(partition, None) or self._start(partition)
             self._open[partition] = file
             file.write(rows.select(self._columns))
@@ -121,7 +121,7 @@ class DataFileWriter:
         return self._done
 
     def discard(self) -> None:
-        """The task failed: what it has written is of no use."""
+        """Delete the files of a task that has failed."""
         for file in self._open.values():
             file.abandon()
         paths = [file.path for file in self._open.values()] + [file.path for file in self._done]
@@ -202,7 +202,7 @@ def delete_files(location: TableLocation, paths: Iterable[str]) -> None:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with exactly these columns: found by name, cast where the type differs, null where there is none."""
+    """Return the batch with exactly these columns: cast where the type differs, null where the batch has none."""
     if batch.schema.equals(schema):
         return batch
     found = {name.lower(): index for index, name in enumerate(batch.schema.names)}
@@ -218,7 +218,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def part_rows(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """The rows of a batch, by their partition. Their order within it stays."""
+    """Yield the rows of a batch by partition, in their order."""
     if not partition_by or not batch.num_rows:
         yield (), batch
         return
@@ -228,7 +228,7 @@ def part_rows(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tu
         encoded = partition_texts(batch.column(batch.schema.get_field_index(column))).dictionary_encode()
         distinct = [*encoded.dictionary.to_pylist(), None]
         indices = encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)
-        # Renumbered at each column, so that many columns never outgrow 64 bits.
+        # Renumbered at each column, so that the codes of many columns have less than 64 bits.
         pairs, code = np.unique(code * len(distinct) + indices, return_inverse=True)
         texts = [[row[pair // len(distinct)] for pair in pairs] for row in texts]
         texts.append([distinct[pair % len(distinct)] for pair in pairs])
@@ -244,7 +244,7 @@ def part_rows(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tu
 
 
 def partition_texts(values: pa.Array) -> pa.Array:
-    """Values as Delta writes those of partition columns. Its empty text is null."""
+    """Return values as Delta writes those of partition columns, where an empty text is null."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.timestamp("us"))
     texts = values.cast(pa.string())
@@ -252,7 +252,7 @@ def partition_texts(values: pa.Array) -> pa.Array:
 
 
 def partition_array(text: str | None, kind: pa.DataType, count: int) -> pa.Array:
-    """A partition column's value for so many rows."""
+    """Return a column with the value of a partition in so many rows."""
     if text is None:
         return pa.nulls(count, kind)
     if pa.types.is_timestamp(kind):
@@ -271,7 +271,7 @@ def _plain(text: str | None) -> str:
 
 
 def hive_directory(partition: PartitionValues) -> str:
-    """What readers take partition values from."""
+    """Return the directory of a partition in the form from which readers of plain Parquet get its values."""
     return "".join(
         f"{quote(name, safe='')}={_NULL_DIRECTORY if text is None else quote(text, safe=' ')}/"
         for name, text in partition
@@ -282,7 +282,7 @@ def hive_directory(partition: PartitionValues) -> str:
 
 
 def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
-    """Delta's statistics of a file: row count, and bounds of plain columns, by which readers leave files out."""
+    """Return Delta's statistics of a file: the number of rows, and bounds of columns, by which readers skip files."""
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -306,13 +306,13 @@ def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> str:
 
 
 def _bound(value: object) -> object:
-    """A bound as JSON, None for one that is better not given."""
+    """Return a bound as JSON; None if the value has no exact form in JSON."""
     if isinstance(value, bool | bytes):
         return None
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        # A shortened text would be no bound any more.
+        # A shortened text would not be a bound.
         return value if len(value) <= _STATS_TEXT_MAX else None
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -329,7 +329,7 @@ def _bound(value: object) -> object:
 
 
 def split_files(files: Iterable[tuple[str, int, PartitionValues]], split_bytes: int) -> list[list[FileSlice]]:
-    """Files (path, bytes, partition) as work for tasks of about so many bytes; their order stays."""
+    """Divide files (path, bytes, partition), in their order, into tasks of about ``split_bytes``."""
     tasks: list[list[FileSlice]] = []
     room = 0
     for path, size_bytes, partition in files:
@@ -340,13 +340,13 @@ def split_files(files: Iterable[tuple[str, int, PartitionValues]], split_bytes: 
                 tasks.append([])
                 room = split_bytes
             tasks[-1].append(FileSlice(path=path, partition=partition, start=start, end=end))
-            # Opening a file takes as long as reading a few bytes more.
+            # The time to open a file counts as some bytes.
             room -= max(end - start, split_bytes // 32)
     return tasks
 
 
 def read_slices(location: TableLocation, slices: Iterable[FileSlice], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns of ``schema``: from the files where they have them, else from the partition, else null."""
+    """Yield rows with the columns of ``schema``: from the file, else from the partition, else null."""
     files = location.files()
     for piece in slices:
         partition = dict(piece.partition)

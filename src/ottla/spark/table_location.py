@@ -1,4 +1,4 @@
-"""Where a table is, and the two ways in: its files through pyarrow, its log through deltalake."""
+"""The location of a table: its files are opened with pyarrow, its log with deltalake."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class TableMissing(OttlaError):
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """A local directory or an object store's address. Travels between processes."""
+    """A local directory or an address in an object store. Spark pickles it for the tasks."""
 
     uri: str
     storage: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def at(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
-        """A path as users give it."""
+        """Return the location of a path in any of the forms that users write."""
         parts = urlsplit(path)
         if parts.scheme == "file":
             path = unquote(parts.path)
@@ -44,16 +44,16 @@ class TableLocation:
         return is_local(self.uri)
 
     def files(self) -> fs.FileSystem:
-        """A filesystem whose root is the table's directory."""
+        """Return a filesystem whose root is the directory of the table."""
         if self.local:
             return fs.SubTreeFileSystem(self.uri, fs.LocalFileSystem())
-        # Loaded for object stores alone: Delta's own way to them, so that one set of storage options serves both.
+        # deltalake's access to object stores, so that files and log have the same storage options.
         from deltalake.fs import DeltaStorageHandler
 
         return fs.PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage)))
 
     def make_directory_for(self, path: str) -> None:
-        """Object stores have no directories; elsewhere a file needs one."""
+        """Create the directory of a file on a local disk. Object stores have no directories."""
         if self.local:
             os.makedirs(os.path.dirname(os.path.join(self.uri, path)), exist_ok=True)
 

@@ -1,8 +1,8 @@
-"""A Delta table's log as a stream reads it: one commit after the other, and where in it a reader is.
+"""The log of a Delta table as a stream reads it: one commit after the other, and the position of a reader in it.
 
-Position: a stream has read all files before ``index`` of the commit ``version``, and of all commits before it. A
-stream that began with the rows the table had then first reads the files of that version (``snapshot``), in an order
-that is the same every time. Within a commit, files have the order of the log, which never changes.
+Position: a stream has read all files before ``index`` of the commit ``version``, and of all commits before it. A stream
+that begins with the existing rows first reads the files of a version (``snapshot``), always in the same order. Within
+a commit, files have the order of the log, which never changes.
 
 Every stream that begins with the rows of the table begins at the same offset (``BEGINNING``), whatever version the
 table has. Spark asks for the first offset again when it repeats the first batch, and by then the table can have more
@@ -33,12 +33,12 @@ UPDATE: Final = "update_postimage"
 DELETE: Final = "delete"
 #: the directory of deleted rows; vacuum deletes old files in it, as it does with Delta's own change data
 CHANGE_DIRECTORY: Final = "_change_data/"
-#: what delta-rs writes, and what this reader understands
+#: features of tables that delta-rs writes and that this reader supports
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 
 
 class TableChanged(OttlaError):
-    """A commit has taken rows away that a stream may have read."""
+    """A commit has deleted rows that a stream may have read."""
 
     def __init__(self, location: TableLocation, commit: Commit) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class LogGone(OttlaError):
 
 
 class TableReplaced(OttlaError):
-    """A table of the same path, but another one."""
+    """Another table has the path of the table that a stream was reading."""
 
     def __init__(self, location: TableLocation) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class TableUnreadable(OttlaError):
 
 @dataclass(frozen=True, slots=True)
 class TableOffset:
-    """Where a stream is in a table. Spark compares the text of it: fields and their order are fixed."""
+    """The position of a stream in a table. Spark compares its JSON text, so fields and their order are fixed."""
 
     #: "" in ``BEGINNING``, and of a table that did not exist yet
     table_id: str
@@ -106,7 +106,7 @@ BEGINNING: Final = TableOffset("", 0, 0, True)
 class AddedFile:
     path: str
     size_bytes: int
-    #: None when the log does not tell
+    #: None if the log does not have it
     rows: int | None
     partition: PartitionValues
 
@@ -117,7 +117,7 @@ class Commit:
 
     version: int
     operation: str
-    #: with new rows; a compaction's files hold none
+    #: with new rows; files of a compaction have none
     added: tuple[AddedFile, ...]
     #: number of files whose rows were deleted or replaced
     removed: int
@@ -134,7 +134,7 @@ class TableLog:
         self._commits: dict[int, Commit] = {}
 
     def commit(self, version: int) -> Commit | None:
-        """One commit, None when it is not there (yet, or any more)."""
+        """Return a commit; None if it does not exist yet, or was deleted."""
         if version not in self._commits:
             try:
                 with self._files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
@@ -149,7 +149,7 @@ class TableLog:
             del self._commits[old]
 
     def first_after(self, version: int) -> int | None:
-        """The oldest version that the log still has as a commit, from ``version`` on."""
+        """Return the oldest version from ``version`` on whose commit the log still has."""
         latest = self._location.table().version()
         return next((each for each in range(version, latest + 1) if self.commit(each) is not None), None)
 
@@ -210,7 +210,7 @@ def _added(add: Mapping[str, Any]) -> AddedFile:
 
 
 def snapshot_files(table: DeltaTable) -> list[AddedFile]:
-    """All files of a version, oldest first; the same order whenever it is asked for."""
+    """Return all files of a version, the oldest first, always in the same order. Raise TableUnreadable."""
     check_readable(table)
     actions = pa.table(table.get_add_actions(flatten=True))
     names = list(table.metadata().partition_columns)
@@ -255,7 +255,7 @@ def admit(
     files_max: int | None,
     rows_max: int | None,
 ) -> TableOffset:
-    """Where a batch from ``start`` ends. Pending files come with the offset behind them; the first always fits."""
+    """Return the end of a batch from ``start``. Pending files have the offset after them; the first always fits."""
     end, files, rows = start, 0, 0
     for file, behind in pending:
         files, rows = files + 1, rows + (file.rows or 0)
@@ -266,7 +266,7 @@ def admit(
 
 
 def with_offsets(start: TableOffset, files: tuple[AddedFile, ...]) -> Iterator[tuple[AddedFile, TableOffset]]:
-    """The files of one version from ``start`` on, each with the offset behind it."""
+    """Yield the files of one version from ``start`` on, each with the offset after it."""
     for index in range(start.index, len(files)):
         last = index + 1 == len(files)
         yield files[index], start.next_version() if last else replace(start, index=index + 1)

@@ -35,12 +35,12 @@ class TableFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReadOptions:
-    """All that a read of a table needs to know, checked."""
+    """The checked options of a read."""
 
     location: TableLocation
     version: int | None
     timestamp: str | None
-    #: None: all rows of the table as it is, then what is added
+    #: None: all rows of the table, then new ones
     starting_version: int | str | None
     files_per_trigger_max: int | None
     rows_per_trigger_max: int | None
@@ -85,7 +85,7 @@ class TableReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWriteOptions:
-    """All that a write to a table needs to know, checked."""
+    """The checked options of a write."""
 
     location: TableLocation
     format: TableFormat

@@ -1,6 +1,6 @@
-"""Schemas of tables: what rows may be written to which table, and what a table becomes by them. Pure.
+"""Schemas of tables: which rows fit a table, and which columns they add to it. Pure.
 
-A schema is Spark's own JSON for one, as a document: Delta keeps the same in its log.
+A schema is a document in Spark's JSON form, which Delta has in its log, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WIDENS: Final[Mapping[str, tuple[str, ...]]] = {
     "double": ("float", "byte", "short", "integer"),
 }
 _DECIMAL = re.compile(r"decimal\((\d+), *(-?\d+)\)")
-#: Delta's readers take these for syntax
+#: characters that Delta's readers take for syntax
 _BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _TYPES: Final = (
     "byte", "short", "integer", "long", "float", "double", "boolean", "string", "binary", "date", "timestamp",
@@ -56,7 +56,10 @@ class Merged:
 
 
 def prepare_new(rows: Schema, partition_by: Sequence[str]) -> Schema:
-    """The schema of a table that these rows create. Its columns may all be null: later rows need not have them."""
+    """Return the schema of a new table for these rows. All columns are nullable, because later rows may lack them.
+
+    Raise SchemaMismatch if a table cannot have one of the columns.
+    """
     names = [field["name"] for field in rows["fields"]]
     lowered = [name.lower() for name in names]
     for name in names:
@@ -81,11 +84,11 @@ def check_partition_columns(schema: Schema, partition_by: Iterable[str]) -> None
                 "them first, such as withColumn('day', to_date('timestamp'))"
             )
         if not isinstance(types[column], str) or types[column] in _NOT_FOR_PARTITIONS:
-            raise SchemaMismatch(f"the column {column} of type {type_text(types[column])} cannot part a table")
+            raise SchemaMismatch(f"the column {column} of type {type_text(types[column])} cannot partition a table")
 
 
 def merge(table: Schema, rows: Schema, *, grow: bool) -> Merged:
-    """Fit rows into a table. Columns that the rows lack stay null."""
+    """Return how rows fit a table. Columns that the rows lack are null. Raise SchemaMismatch."""
     fields, used, added = _merge_fields(table["fields"], rows["fields"], grow=grow, path="")
     return Merged(
         table={"type": "struct", "fields": fields}, rows={"type": "struct", "fields": used}, added=tuple(added)
@@ -95,7 +98,7 @@ def merge(table: Schema, rows: Schema, *, grow: bool) -> Merged:
 def _merge_fields(
     table: Sequence[Field], rows: Sequence[Field], *, grow: bool, path: str
 ) -> tuple[list[Field], list[Field], list[Field]]:
-    """The table's fields afterwards, those of the rows as the table has them, and what is new."""
+    """Return the fields of the table afterwards, those of the rows in the table's types, and the new ones."""
     fields = {field["name"].lower(): field for field in table}
     used, added = [], []
     for row in rows:
@@ -189,7 +192,7 @@ def _check_type(path: str, kind: Any) -> None:
 
 
 def type_text(kind: Any) -> str:
-    """A type as people write it."""
+    """Return a type in the form of Spark SQL."""
     if not isinstance(kind, Mapping):
         return str(kind)
     if kind["type"] == "struct":

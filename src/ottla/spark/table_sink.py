@@ -1,8 +1,8 @@
-"""The writers of ``format("ottla-table")``: what Spark calls, and where.
+"""The writers of ``format("ottla-table")``: which methods Spark calls, and where.
 
-A writer is made in the planner's process, where rows are checked against the table; it travels to the tasks, which
-write files (``write``); and another one is made in the committing process, which lives on between batches and keeps
-the table open (``commit``, ``abort``). ``table_commit`` tells why a batch is there once.
+Spark creates a writer in the process that plans, where rows are compared with the table, and pickles it for the tasks,
+which write files (``write``). It creates another one in the process that commits, which lives longer than a batch and
+keeps the table open (``commit``, ``abort``). ``table_commit`` describes why a batch is added once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FilesMessage(WriterCommitMessage):
 
 
 class TableWriting:
-    """What both writers do: rows to files in the tasks, files to the table on the driver."""
+    """What both writers have in common: tasks write files, and the driver adds them to the table."""
 
     def __init__(self, options: TableWriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self.options = options
@@ -82,13 +82,13 @@ class TableWriting:
             raise
 
     def discard_files(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A commit was tried only if every task has succeeded; then it may have been decided, and vacuum must clean."""
+        """Delete files if no commit was tried. A commit that failed may have succeeded: vacuum deletes unused files."""
         if self.options.format is TableFormat.PARQUET or None in messages:
             discard(self.options.location, _files(messages))
 
 
 class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
-    """One micro-batch of a stream. With output mode complete it takes the place of all rows."""
+    """One micro-batch of a stream. With output mode complete it replaces all rows."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
         return self.write_files(iterator)

@@ -1,7 +1,7 @@
-"""The readers of ``format("ottla-table")``: what Spark calls, and where.
+"""The readers of ``format("ottla-table")``: which methods Spark calls, and where.
 
-A batch read is planned once: the files of one version, cut into work for tasks. A stream is asked in one process of
-the driver that lives as long as the query; ``table_log`` tells what its offsets mean. ``read`` runs in the tasks.
+A batch read is planned once: the files of one version, divided among tasks. Spark calls a stream in one process of the
+driver, which lives as long as the query; ``table_log`` describes its offsets. ``read`` runs in the tasks.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.spark")
 
-#: how long an idle source holds Spark's question back, and how often it looks meanwhile
+#: how long an idle source delays its reply to Spark, and how often it looks for commits meanwhile
 _IDLE_WAIT_S: Final = 0.2
 _LOOK_S: Final = 0.05
-#: a question that comes sooner than this after the last means that Spark has nothing else to do
+#: a call so soon after the last one means that Spark is idle
 _IDLE_GAP_S: Final = 0.06
 
 
@@ -82,14 +82,14 @@ def load(options: TableReadOptions) -> DeltaTable:
 
 
 class TableReading:
-    """What both readers do in a task."""
+    """What both readers have in common."""
 
     def __init__(self, options: TableReadOptions, schema: StructType) -> None:
         self.options = options
         self.columns: pa.Schema = arrow_schema_of(schema)
 
     def check_columns(self, table: DeltaTable) -> None:
-        """A schema given by the user names the columns that are read."""
+        """Raise SchemaMismatch if the schema of the query has a column that the table does not have."""
         there = {field["name"].lower() for field in schema_of(table)["fields"]}
         if self.options.change_feed:
             there.add(CHANGE_TYPE)
@@ -105,7 +105,7 @@ class TableReading:
         return [InputPartition(task) for task in split_files(work, self.options.split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes up a partition without content where there is none to read.
+        # Spark passes a partition without content if `partitions` has returned none.
         return read_slices(self.options.location, partition.value or (), self.columns)
 
 
@@ -148,15 +148,15 @@ class TableReader(TableReading, DataSourceReader):
 
 
 class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is added to a table, as a stream."""
+    """The rows that are added to a table, as a stream."""
 
     def __init__(self, options: TableReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        # In the driver's process, made when it is first asked; never in a pickled copy
+        # In the driver's process, created at the first call; never in a pickled copy
         self._log: TableLog | None = None
         self._initial: TableOffset | None = None
         self._snapshot: tuple[int, tuple[AddedFile, ...]] | None = None
-        #: with Trigger.AvailableNow: the version behind the last that is read
+        #: with Trigger.AvailableNow: the version after the last one that is read
         self._available_now = False
         self._target: int | None = None
         self._started = False
@@ -179,7 +179,7 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; ``start`` itself when there is no file to read.
+        """Return the end of the next batch; ``start`` itself if there is no file to read.
 
         Commits without rows do not move the offset: Spark would run an empty batch for each.
         """
@@ -240,7 +240,7 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         return TableOffset(table_id, version, 0, False)
 
     def _start(self, before: TableOffset) -> None:
-        """Once per run: is it still the table, and does its log still have what comes next?"""
+        """Check once per run that it is still the same table, and that its log has the next commit."""
         if self._started or not self.options.location.exists():
             return
         table = load(self.options)
@@ -289,7 +289,7 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         yield from with_offsets(start, self._snapshot_files(start.version))
 
     def _lost(self, version: int) -> bool:
-        """Only a stream that may pass over lost commits looks behind a gap."""
+        """Return whether a missing commit was deleted, for a stream that may skip deleted commits."""
         if self.options.fail_on_data_loss or not self.options.location.exists():
             return False
         return self.options.location.table().version() > version

@@ -1,10 +1,11 @@
-"""What the cluster holds of the partitions that a source reads: the driver's side of reading, without Spark.
+"""The partitions that a source reads, and their offsets in the cluster: the driver's side of reading, without Spark.
 
-Spark kills a query whose source raises, so what may pass is tried again in here: the client retries until its timeout,
-and an answer that would mean lost data is asked for several times before it is believed.
+Spark ends a query whose source raises, so temporary errors are retried here: the client retries until its timeout, and
+a reply that would mean lost records is requested several times before it is believed.
 
 Spark asks an idle source for its latest offset about a hundred times a second. `TopicWatcher.latest` then waits in a
-Fetch that the broker answers when there are records, so that idling costs a few requests a second and no latency.
+Fetch, which the broker answers when there are records: an idle source sends a few requests per second, and new records
+are noticed at once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import TracebackType
 from typing import Final, Self
 
 from ottla.client.cluster import Cluster, Isolation
@@ -28,14 +28,14 @@ from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 _TOPICS_AGE_S_MAX: Final = 1.0
 #: the last version that names topics instead of their ids
 _FETCH_VERSION_MAX: Final = 12
-#: for so long the ends of partitions count as just asked for
+#: end offsets that are not older than this are not requested again
 _LISTED_AGE_S_MAX: Final = 0.1
-#: a broker that holds a request back answers soon after the time is over
+#: a broker answers a long poll at most this much later than its end
 _ANSWER_SLACK_S: Final = 10.0
 
 
 class TopicWatcher:
-    """Partitions to read and their offsets, asked from the cluster. Not thread safe."""
+    """Requests partitions and offsets from the cluster. Not thread safe."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class TopicWatcher:
         self._topics: dict[str, TopicInfo] = {}
         self._topics_at: float | None = None
         self._listed, self._listed_at = PartitionOffsets(), -math.inf
-        #: topic ids under which partitions were read; a topic that has another by now was created again
+        #: ids of the topics whose partitions were read; a topic with another id was created again
         self._former_ids: dict[str, bytes] = {}
 
     def close(self) -> None:
@@ -62,15 +62,13 @@ class TopicWatcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Topics
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions to read. A topic that was named must exist, one that a pattern may match need not."""
+        """Return the partitions to read. Raise OptionError if a topic that the options name does not exist."""
         topics = self._refresh()
         absent = [name for name in self._options.subscription.names if name not in topics]
         if absent:
@@ -102,7 +100,7 @@ class TopicWatcher:
     # Offsets
 
     def resolve(self, bound: Bound, option: str, *, starting: bool) -> PartitionOffsets:
-        """Real offsets for what the user said."""
+        """Return the offsets that a bound stands for. Raise OptionError."""
         partitions = self.partitions()
         try:
             wanted = bound.of(partitions, option)
@@ -114,7 +112,7 @@ class TopicWatcher:
         return PartitionOffsets({tp: edges.get(tp, offset) for tp, offset in wanted.items()})
 
     def _offsets_at(self, timestamps: Mapping[TopicPartition, int], *, strict: bool) -> dict[TopicPartition, int]:
-        """The first offset as new as the timestamp, LATEST where there is none."""
+        """Return the first offset with this timestamp or a later one; LATEST where there is none."""
         found = self._ask(timestamps)
         for tp in sorted(found):
             if found[tp] < 0 and strict:
@@ -125,10 +123,10 @@ class TopicWatcher:
         return {tp: offset if offset >= 0 else LATEST for tp, offset in found.items()}
 
     def latest(self, known: Mapping[TopicPartition, int], *, wait_s: float = 0.0) -> PartitionOffsets:
-        """The ends of all partitions to read; with ``wait_s``, wait so long for something beyond ``known``.
+        """Return the ends of all partitions to read; with ``wait_s``, wait so long for records after ``known``.
 
-        An end before ``known``, or a partition that is not there, may come from a broker that lags: it is asked
-        for again before it is given out.
+        An end before ``known``, or a missing partition, may come from a broker that lags: the offsets are requested
+        again before such an end is returned.
         """
         # A caller that waits in a loop has a recent answer: request the offsets only after the wait.
         fresh = self._clock() - self._listed_at < _LISTED_AGE_S_MAX
@@ -158,7 +156,7 @@ class TopicWatcher:
         return self._ask(dict.fromkeys(partitions, EARLIEST))
 
     def observe(self, partitions: Collection[TopicPartition]) -> Observed:
-        """What there is of these partitions; to be asked before it is decided what a batch reads."""
+        """Return the state of these partitions. Call it before a batch is planned."""
         names = {tp.topic for tp in partitions}
         topics = self.cluster.topics(names)
         existing = [tp for tp in partitions if tp.topic in topics and tp.partition < topics[tp.topic].partitions]
@@ -170,12 +168,12 @@ class TopicWatcher:
         )
 
     def recreated(self, topics: Iterable[str]) -> bool:
-        """Whether one of these has another id than when it was read, as far as that is known without asking."""
+        """Return whether one of these topics has another id than before, from the metadata that is known already."""
         now = {topic: self._topics[topic].topic_id for topic in topics if topic in self._topics}
         return any(self._former_ids.get(topic, topic_id) != topic_id for topic, topic_id in now.items())
 
     def accept(self, observed: Observed) -> None:
-        """From here on these topics are the ones that are read; what was lost with the former ones is reported."""
+        """Take these topics for the ones that are read. Losses of former topics with these names were reported."""
         self._former_ids.update(observed.topic_ids)
 
     def _ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -187,7 +185,7 @@ class TopicWatcher:
     # Waiting
 
     def _await_records(self, positions: PartitionOffsets, wait_s: float) -> PartitionOffsets:
-        """Return when there are records behind these positions, or after the time: the ends by then."""
+        """Wait until there are records after these positions, at most ``wait_s``, and return the ends."""
         started = self._clock()
         try:
             self._fetch_and_forget(positions, wait_s)
@@ -196,7 +194,7 @@ class TopicWatcher:
             pass
         found = self._latest_once()
         if found == positions:
-            # An answer that came early and brought nothing must not make a busy loop.
+            # An early reply without records must not lead to a busy loop.
             self._sleep(max(wait_s - (self._clock() - started), 0.0))
         return found
 
@@ -221,7 +219,7 @@ class TopicWatcher:
     def _waiting_fetch(self, positions: Mapping[TopicPartition, int], wait_s: float) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = {}
         for tp, offset in positions.items():
-            # One byte means one batch: the answer is for its coming, not for its content.
+            # Only whether there is a record matters; with a limit of one byte the reply has one batch.
             row = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1)
             topics.setdefault(tp.topic, []).append(row)
         return FetchRequest(

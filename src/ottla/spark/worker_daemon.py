@@ -1,9 +1,9 @@
 """The process from which Spark forks the Python workers of tasks, with what they import already imported.
 
 Spark forks a worker for each task that runs at the same time, two for a task that reads and writes. Each would import
-pyarrow, pandas and our packages, and load numba's kernels, into memory of its own: 120 MB, of which 80 MB are the same
-in all of them. A fork shares memory until one side changes it, so a process that has loaded everything first gives its
-workers all of that for the price of one, and they start without importing anything.
+pyarrow, pandas and our packages, and load numba's code, into its own memory: 120 MB, of which 80 MB are the same in all
+workers. A fork shares memory until one side changes it. So the workers of a process that has loaded everything share
+that memory, and start without importing anything.
 
 ``build_session`` sets ``spark.python.daemon.module`` to this module where all executors are on this machine. On
 clusters it stays Spark's: a package that is sent with a job is not there yet when this process starts.

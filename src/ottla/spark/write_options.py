@@ -29,7 +29,7 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """All that a write needs to know, checked."""
+    """The checked options of a write."""
 
     connection: Connection
     topic: str | None
@@ -50,7 +50,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool) -> Self:
-        """Check the options of one write. OptionError names the first that is wrong."""
+        """Return the checked options of a write. Raise OptionError for the first wrong one."""
         others = {name: value for name, value in options.items() if name.lower() != f"kafka.{_TRANSACTION_TIMEOUT}"}
         _refuse_transactional_id(others)
         given = Options(others, _NAMES)

@@ -285,7 +285,7 @@ def test_struct_gains_a_field(fixture: Fixture) -> None:
     [
         ({"v": "long"}, ("day",), "partitionBy names the column day"),
         ({"v": "long"}, ("v",), "all columns are partition columns"),
-        ({"v": "long", "p": "double"}, ("p",), "cannot part a table"),
+        ({"v": "long", "p": "double"}, ("p",), "cannot partition a table"),
         ({"a b": "long"}, (), "cannot be called 'a b'"),
         ({"v": "long", "V": "long"}, (), "there twice"),
         ({"v": "void"}, (), "give it a type"),

@@ -120,7 +120,7 @@ def test_wrong_stream_options_are_refused_with_what_would_be_right(options: dict
         ({"startingOffsets": '{"t":{"0":-1}}'}, "cannot be latest"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
         ({"endingOffsets": '{"t":{"0":-2}}'}, "cannot be earliest"),
-        ({"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'}, "lies behind the end"),
+        ({"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":4}}'}, "is after the end"),
     ],
 )
 def test_batch_that_could_read_nothing_is_refused(options: dict[str, str], complaint: str) -> None:
