@@ -223,28 +223,19 @@ class ProduceApi(Component):
 
     def _append_all(self, request: Request, buffer: FrameBuffer, view: memoryview, start: int) -> Reply:
         """Append the batches of a parsed request, whose frame begins at ``start``."""
-        shortcut = self._learn(request, buffer, start)
-        if shortcut is None:
-            return self._append_many(request, buffer, view)
-        data = request.parsed.topics[0][1][0]
-        return self._append_one(
-            request.connection, shortcut, buffer, view, data.start, data.end, request.correlation_id
-        )
-
-    def _learn(self, request: Request, buffer: FrameBuffer, start: int) -> Shortcut | None:
-        """Remember and return the shortcut to a single, known partition; None if the request is not for one."""
         topics = request.parsed.topics
         if len(topics) != 1 or len(topics[0][1]) != 1:
-            return None
+            return self._append_many(request, buffer, view)
         topic, (data,) = topics[0]
         try:
             partition = self._appender.find(request, topic, data, buffer, quiet=True)
         except KafkaError:
-            return None
+            return self._append_many(request, buffer, view)
         prefix = prefix_of(data, buffer, start, request.version)
         shortcut = Shortcut(request, prefix, partition, self._replicas.generation, self._hints)
-        request.connection.cache = shortcut
-        return shortcut
+        connection = request.connection
+        connection.cache = shortcut  # the next request is likely to be for the same partition
+        return self._append_one(connection, shortcut, buffer, view, data.start, data.end, request.correlation_id)
 
     def _append_many(self, request: Request, buffer: FrameBuffer, view: memoryview) -> Reply:
         """Append the batches of a request in order. If one has to be opened first, those behind it wait for it."""
