@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from ottla.broker.access.peer_logins import Peers
 from ottla.client.async_connections import BrokerClients
+from ottla.client.protocol.frames import decode_reply
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 from ottla.net.network import SocketNetwork
@@ -257,7 +258,8 @@ def log_in_as_broker(settings: Mapping[str, str], address: str, *, times: int = 
             assert peers.security.log_in is not None
             for _ in range(times - 1):
                 await clients._log_in(connection, peers.security.log_in)
-            answer: Any = await clients._exchange(connection, MetadataRequest(topics=[]), 12)
+            sent, frame = clients._requests.frame(MetadataRequest(topics=[]), 12)
+            answer: Any = decode_reply(await connection.send(frame), sent)
             assert answer.brokers
         finally:
             clients.close()
