@@ -195,7 +195,7 @@ def fenced_producer_is_accepted(replace: Replace) -> None:
             return ProducerEntry(epoch), None
 
     replace(Producers, "check", check)
-    replace(transaction_module, "_check_producer", lambda *_: None)
+    replace(transaction_module, "check_producer", lambda *_: None)
 
 
 def old_generation_is_accepted(replace: Replace) -> None:

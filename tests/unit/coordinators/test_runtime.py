@@ -29,7 +29,7 @@ from ottla.broker.groups.records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.broker.groups.replies import commit_reply, join_reply, read_commit, read_join, same_message
+from ottla.broker.groups.replies import commit_reply, join_reply, read_commit, read_join
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Follower, Partition, Role
@@ -127,6 +127,10 @@ class RuntimeFixture(ManagerFixture):
 def committed(runtime: GroupRuntime, group: str = "g") -> int | None:
     value = runtime.shard(group).offsets.by_group.get(group, {}).get(("orders", 1))
     return value.offset if value is not None else None
+
+
+def as_it_is(message: Message) -> Message:
+    return message
 
 
 def refuse(code: int) -> Message:
@@ -287,7 +291,7 @@ async def test_record_that_is_too_large_hurts_nobody_else(fixture: RuntimeFixtur
     answer = fixture.runtime.run(
         "g",
         lambda shard, now: Outcome(records=large, result=JoinGroupResponse()),
-        same_message,
+        as_it_is,
         refuse,
     )
     assert code_of(answer) == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -302,7 +306,7 @@ async def test_groups_are_refused_while_their_log_is_loaded(fixture: RuntimeFixt
     fixture.threads.run()
     again, _ = fixture.restarted()
     assert again.is_loading
-    answer = again.run("g", lambda *_: None, same_message, refuse)  # type: ignore[arg-type, return-value]
+    answer = again.run("g", lambda *_: None, as_it_is, refuse)  # type: ignore[arg-type, return-value]
     assert code_of(answer) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await loaded(again)
     assert committed(again) == 7
@@ -336,7 +340,7 @@ def _raise(error: Exception) -> Any:
 @in_loop
 async def test_offsets_of_a_topic_that_went_meanwhile_are_removed_after_the_load(fixture: RuntimeFixture) -> None:
     record = CoordinatorRecord(OffsetCommitKey("g", "gone", 0), OffsetCommitValue(offset=1, commit_timestamp=0))
-    fixture.runtime.run("g", lambda *_: Outcome(records=[record]), same_message, refuse)
+    fixture.runtime.run("g", lambda *_: Outcome(records=[record]), as_it_is, refuse)
     fixture.turn()
     fixture.threads.run()
     again, _ = fixture.restarted()
@@ -421,7 +425,7 @@ async def test_load_that_cannot_read_the_log_makes_another_replica_coordinator(f
     async with asyncio.timeout(60):
         await loaded(again)
     assert partition.offline and list(manager.storage.offline) == [partition]
-    answer = again.run("g", lambda *_: None, same_message, refuse)  # type: ignore[arg-type, return-value]
+    answer = again.run("g", lambda *_: None, as_it_is, refuse)  # type: ignore[arg-type, return-value]
     assert code_of(answer) == ErrorCode.NOT_COORDINATOR
 
 

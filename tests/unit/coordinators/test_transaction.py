@@ -25,10 +25,10 @@ from ottla.broker.transactions.records import (
     TransactionRecord,
     TransactionState,
 )
-from ottla.broker.transactions.shard import EPOCH_LAST_OF_CLIENTS, unknown_state_filters, write_error
+from ottla.broker.transactions.replies import added_partitions, described_transaction, read_filter
+from ottla.broker.transactions.transitions import EPOCH_LAST_OF_CLIENTS, unknown_states, write_error
 from ottla.model.errors import ErrorCode, Refused
 from ottla.model.types import TopicPartition
-from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from ottla.wire.messages.list_transactions import ListTransactionsRequest
 
 NONE = ErrorCode.NONE
@@ -313,8 +313,8 @@ def test_offsets_of_a_group_belong_to_the_transaction(fixture: TransactionFixtur
 
 def test_broker_form_answers_for_one_transaction(fixture: TransactionFixture) -> None:
     producer = fixture.begin()
-    reply = fixture.take("x", fixture.shard.add_partitions_of("x", producer, [T0, U0], False, fixture.moment))
-    assert isinstance(reply, AddPartitionsToTxnResponse)
+    outcome = fixture.shard.add_partitions_of("x", producer, [T0, U0], fixture.moment, verify_only=False)
+    reply = added_partitions("x", fixture.take("x", outcome))
     (result,) = reply.results_by_transaction
     assert (result.transactional_id, codes_of(result.topic_results)) == ("x", {T0: NONE, U0: NONE})
     assert fixture.value().client_transaction_version == 2
@@ -323,10 +323,8 @@ def test_broker_form_answers_for_one_transaction(fixture: TransactionFixture) ->
 def test_broker_form_may_only_look(fixture: TransactionFixture) -> None:
     producer = fixture.begin()
     fixture.add(producer, T0)
-    outcome = fixture.shard.add_partitions_of("x", producer, [T0, T1], True, fixture.moment)
-    reply = fixture.take("x", outcome)
-    assert isinstance(reply, AddPartitionsToTxnResponse)
-    codes = codes_of(reply.results_by_transaction[0].topic_results)
+    outcome = fixture.shard.add_partitions_of("x", producer, [T0, T1], fixture.moment, verify_only=True)
+    codes = fixture.take("x", outcome)
     assert codes == {T0: NONE, T1: ErrorCode.TRANSACTION_ABORTABLE}
     assert outcome.records == []
 
@@ -786,7 +784,7 @@ def test_id_at_work_is_not_forgotten() -> None:
 def test_transaction_is_described(fixture: TransactionFixture) -> None:
     producer = fixture.begin()
     fixture.add(producer, T0, T1, U0)
-    found = fixture.shard.describe("x")
+    found = described_transaction("x", fixture.value())
     assert (found.error_code, found.transactional_id, found.transaction_state) == (NONE, "x", "Ongoing")
     assert (found.producer_id, found.producer_epoch) == producer
     assert (found.transaction_timeout, found.transaction_start_time) == (TIMEOUT_MS, fixture.now_ms)
@@ -794,8 +792,11 @@ def test_transaction_is_described(fixture: TransactionFixture) -> None:
 
 
 def test_unknown_id_is_not_found(fixture: TransactionFixture) -> None:
-    assert fixture.shard.describe("nope").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    assert fixture.shard.describe("").error_code == ErrorCode.INVALID_REQUEST
+    assert (
+        described_transaction("nope", fixture.shard.values.get("nope")).error_code
+        == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    )
+    assert described_transaction("", fixture.shard.values.get("")).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_transactions_are_listed_by_what_is_asked_for(fixture: TransactionFixture) -> None:
@@ -806,7 +807,7 @@ def test_transactions_are_listed_by_what_is_asked_for(fixture: TransactionFixtur
 
     def listed(**filters: object) -> list[str]:
         request = ListTransactionsRequest(**filters)  # type: ignore[arg-type]
-        return [each.transactional_id for each in fixture.shard.list_transactions(request, fixture.moment)]
+        return [each for each, _ in fixture.shard.list_transactions(read_filter(request), fixture.moment)]
 
     assert listed() == ["app-1", "app-2"]
     assert listed(state_filters=["Ongoing", "Nonsense"]) == ["app-1"]
@@ -824,7 +825,7 @@ def test_transactions_are_listed_by_what_is_asked_for(fixture: TransactionFixtur
 
 def test_unknown_states_go_back_to_who_asked() -> None:
     request = ListTransactionsRequest(state_filters=["Ongoing", "Nonsense", "PrepareEpochFence"])
-    assert unknown_state_filters(request) == ["Nonsense"]
+    assert unknown_states(request.state_filters) == ["Nonsense"]
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

@@ -18,12 +18,15 @@ from tests.unit.coordinators.test_runtime import HandDrivenWheel
 from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.outcome import CoordinatorContext
-from ottla.broker.groups.replies import same_message
+from ottla.broker.coordinators.outcome import CoordinatorContext, Producer
 from ottla.broker.transactions.records import TransactionState
+from ottla.broker.transactions.replies import end_reply
+from ottla.broker.transactions.requests import EndTransaction, InitProducer
 from ottla.broker.transactions.runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.model.errors import ErrorCode
 from ottla.model.settings import BrokerSettings, TopicSettings
+from ottla.model.types import TopicPartition
+from ottla.wire import Message
 from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -57,8 +60,8 @@ class TransactionRuntimeFixture(ManagerFixture):
         )  # fmt: skip
         self.runtime.serve({0: self.state})
 
-    def ask(self, operate: Callable[..., Any]) -> Any:
-        return self.runtime.run("x", operate, same_message, lambda code: EndTxnResponse(error_code=code))
+    def ask(self, operate: Callable[..., Any], build: Callable[[Any], Message] = lambda _: Message()) -> Any:
+        return self.runtime.run("x", operate, build, lambda code: EndTxnResponse(error_code=code))
 
     async def turn_disk(self) -> None:
         """Whatever is pending is written and synced, and what follows from it too."""
@@ -68,14 +71,23 @@ class TransactionRuntimeFixture(ManagerFixture):
             await asyncio.sleep(0)
 
     async def begin(self) -> None:
-        init = InitProducerIdRequest(transactional_id="x", transaction_timeout=60_000)
-        self.ask(lambda shard, now: shard.init_producer_id(init, PRODUCER_ID, CLIENT, now))
-        self.ask(lambda shard, now: shard.add_partitions(_add_request(), CLIENT, now))
+        init = InitProducer(transactional_id="x", timeout_ms=60_000)
+        self.ask(lambda shard, now: shard.init_producer_id(init, PRODUCER_ID, now))
+        producer = Producer(PRODUCER_ID, 0)
+        names = [
+            TopicPartition(topic.name, number)
+            for topic in _add_request().v3_and_below_topics
+            for number in topic.partitions
+        ]
+        self.ask(lambda shard, now: shard.add_partitions("x", producer, names, CLIENT, now))
         await self.turn_disk()
 
     def commit(self) -> Any:
-        request = EndTxnRequest(transactional_id="x", producer_id=PRODUCER_ID, producer_epoch=0, committed=True)
-        return self.ask(lambda shard, now: shard.end_txn(request, None, CLIENT, now))
+        request = EndTransaction("x", Producer(PRODUCER_ID, 0), True)
+        return self.ask(
+            lambda shard, now: shard.end_txn(request, CLIENT, now, own_epoch=False, fresh_producer_id=None),
+            lambda result: end_reply(result, CLIENT.version),
+        )
 
     @property
     def x(self) -> TransactionState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -20,18 +19,22 @@ from ottla.broker.transactions.records import (
     decode_transaction,
     encode_transaction,
 )
+from ottla.broker.transactions.replies import (
+    add_offsets_reply,
+    add_partitions_reply,
+    end_reply,
+    init_reply,
+    read_init,
+)
+from ottla.broker.transactions.requests import EndTransaction
 from ottla.broker.transactions.shard import TransactionShard
 from ottla.model.errors import ErrorCode
 from ottla.model.settings_broker import BrokerSettings
 from ottla.model.types import TopicPartition
-from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
 )
-from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.messages.end_txn import EndTxnResponse
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 TIMEOUT_MS = 60_000
@@ -121,9 +124,7 @@ class TransactionFixture:
             producer_epoch=expected.epoch, **flags,
         )  # fmt: skip
         given = next(self.producer_ids) if fresh is None else fresh
-        return self._ask(
-            name, self.shard.init_producer_id, request, given, version=version, reply=InitProducerIdResponse
-        )
+        return init_reply(self.take(name, self.shard.init_producer_id(read_init(request), given, self.moment)), version)
 
     def begin(self, name: str = "x", expected: Producer = NOBODY) -> Producer:
         """An initialized producer."""
@@ -138,52 +139,28 @@ class TransactionFixture:
         self, producer: Producer, *partitions: TopicPartition, name: str = "x", version: int = 3,
         sent: tuple[int, int] = (0, 0),
     ) -> Codes:  # fmt: skip
-        topics = [AddPartitionsToTxnTopic(name=each.topic, partitions=[each.partition]) for each in partitions or (T0,)]
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=name, v3_and_below_producer_id=producer.producer_id,
-            v3_and_below_producer_epoch=producer.epoch, v3_and_below_topics=topics,
-        )  # fmt: skip
-        reply = self._ask(
-            name, self.shard.add_partitions, request, version=version, sent=sent, reply=AddPartitionsToTxnResponse
-        )
-        return codes_of(reply.results_by_topic_v3_and_below)
+        client = Client("c", "/10.0.0.1", version, *sent)
+        outcome = self.shard.add_partitions(name, producer, partitions or (T0,), client, self.moment)
+        return codes_of(add_partitions_reply(self.take(name, outcome), version).results_by_topic_v3_and_below)
 
     def produce(self, producer: Producer, *partitions: TopicPartition, name: str = "x") -> Codes:
         """What the coordinator says to a Produce that adds its partitions by itself."""
-        outcome = self.shard.add_partitions_of(
-            name, producer, partitions or (T0,), False, self.moment
-        )  # fmt: skip
-        reply = self.take(name, outcome)
-        assert isinstance(reply, AddPartitionsToTxnResponse)
-        (result,) = reply.results_by_transaction
-        assert result.transactional_id == name
-        return codes_of(result.topic_results)
+        outcome = self.shard.add_partitions_of(name, producer, partitions or (T0,), self.moment, verify_only=False)
+        return dict(self.take(name, outcome))
 
     def add_offsets(self, producer: Producer, *, version: int = 3, sent: tuple[int, int] = (0, 0)) -> int:
-        request = AddOffsetsToTxnRequest(
-            transactional_id="x", producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id="g"
-        )
-        return self._ask(
-            "x", self.shard.add_offsets, request, OFFSETS, version=version, sent=sent, reply=AddOffsetsToTxnResponse
-        ).error_code
+        client = Client("c", "/10.0.0.1", version, *sent)
+        outcome = self.shard.add_offsets("x", producer, OFFSETS, client, self.moment)
+        return add_offsets_reply(self.take("x", outcome), version).error_code
 
     def end(
         self, producer: Producer, *, commit: bool = True, name: str = "x", version: int = 3, fresh: int | None = None,
         sent: tuple[int, int] = (0, 0),
     ) -> EndTxnResponse:  # fmt: skip
-        request = EndTxnRequest(
-            transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, committed=commit
-        )
-        return self._ask(name, self.shard.end_txn, request, fresh, version=version, sent=sent, reply=EndTxnResponse)
-
-    def _ask(
-        self, name: str, handler: Callable[..., TransactionOutcome[Any]], *arguments: Any, version: int,
-        reply: type[Any], sent: tuple[int, int] = (0, 0),
-    ) -> Any:  # fmt: skip
+        request = EndTransaction(name, producer, commit)
         client = Client("c", "/10.0.0.1", version, *sent)
-        answer = self.take(name, handler(*arguments, client, self.moment))
-        assert isinstance(answer, reply)
-        return answer
+        outcome = self.shard.end_txn(request, client, self.moment, own_epoch=version >= 5, fresh_producer_id=fresh)
+        return end_reply(self.take(name, outcome), version)
 
     # -- looks --------------------------------------------------------------------------------------------------------
 

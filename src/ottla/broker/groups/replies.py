@@ -30,7 +30,6 @@ from ottla.broker.groups.requests import (
 )
 from ottla.broker.groups.shard import Group
 from ottla.model.errors import ErrorCode, shortened
-from ottla.wire import Message
 from ottla.wire.messages import consumer_group_describe as descriptions
 from ottla.wire.messages import consumer_group_heartbeat as heartbeats
 from ottla.wire.messages import offset_fetch
@@ -69,11 +68,6 @@ _MEMBER_EPOCH_FROM = 9
 _TOPIC_IDS_FROM = 10
 #: first version of DescribeGroups with GROUP_ID_NOT_FOUND
 _DESCRIBE_NOT_FOUND_FROM = 6
-
-
-def same_message(message: Message) -> Message:
-    """Return the message, for an operation whose result is a message."""
-    return message
 
 
 # -- the classic protocol ---------------------------------------------------------------------------------------------

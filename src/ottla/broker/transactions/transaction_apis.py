@@ -13,7 +13,6 @@ from typing import Any
 from ottla.broker.component import Component, ServedApi
 from ottla.broker.coordinators.outcome import Producer
 from ottla.broker.coordinators.runtime import RETRIABLE
-from ottla.broker.groups.replies import same_message
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.partitions.manager import ReplicaManager
@@ -22,9 +21,22 @@ from ottla.broker.transactions.awaited_commits import AwaitedCommits
 from ottla.broker.transactions.checks import Term, TransactionChecks, term_of
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.records import Delivery
-from ottla.broker.transactions.replies import read_txn_offset_commit, txn_offset_commit_reply
+from ottla.broker.transactions.replies import (
+    add_offsets_reply,
+    add_partitions_reply,
+    added_partitions,
+    described_transaction,
+    end_reply,
+    init_reply,
+    listed_transaction,
+    read_end,
+    read_filter,
+    read_init,
+    read_txn_offset_commit,
+    txn_offset_commit_reply,
+)
 from ottla.broker.transactions.runtime import MarkerWriter, TransactionRuntime
-from ottla.broker.transactions.shard import unknown_state_filters, write_error
+from ottla.broker.transactions.transitions import unknown_states, write_error
 from ottla.env.deferred import SLICE_ROWS
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import TopicPartition
@@ -45,7 +57,6 @@ from ottla.wire.messages.describe_transactions import TransactionState as Descri
 from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from ottla.wire.messages.list_transactions import TransactionState as ListedTransaction
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -132,6 +143,7 @@ class TransactionApis(Component):
         if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
             return refuse(_REFUSED)
         await self._transactions.wait_for_markers(transactional_id)
+        init = read_init(request)
         try:
             fresh = await self._fresh_producer_id(transactional_id)
         except KafkaError as error:
@@ -139,8 +151,8 @@ class TransactionApis(Component):
         answer: Any = await _finished(
             self._transactions.run(
                 transactional_id,
-                lambda shard, now: shard.init_producer_id(request, fresh, context.client, now),
-                same_message,
+                lambda shard, now: shard.init_producer_id(init, fresh, now),
+                lambda result: init_reply(result, context.version),
                 refuse,
             )
         )
@@ -160,10 +172,15 @@ class TransactionApis(Component):
         )
 
     def _add_partitions(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
+        transactional_id = request.v3_and_below_transactional_id
+        producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        names = [
+            TopicPartition(topic.name, number) for topic in request.v3_and_below_topics for number in topic.partitions
+        ]
         return self._transactions.run(
-            request.v3_and_below_transactional_id,
-            lambda shard, now: shard.add_partitions(request, context.client, now),
-            same_message,
+            transactional_id,
+            lambda shard, now: shard.add_partitions(transactional_id, producer, names, context.client, now),
+            lambda codes: add_partitions_reply(codes, context.version),
             lambda code: AddPartitionsToTxnResponse(
                 results_by_topic_v3_and_below=_refused_topics(request.v3_and_below_topics, code)
             ),
@@ -190,8 +207,10 @@ class TransactionApis(Component):
 
         return self._transactions.run(
             each.transactional_id,
-            lambda shard, now: shard.add_partitions_of(each.transactional_id, producer, names, each.verify_only, now),
-            same_message,
+            lambda shard, now: shard.add_partitions_of(
+                each.transactional_id, producer, names, now, verify_only=each.verify_only
+            ),
+            lambda codes: added_partitions(each.transactional_id, codes),
             refuse,
         )
 
@@ -206,11 +225,12 @@ class TransactionApis(Component):
 
     def _add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> Answer:
         where = TopicPartition(OFFSETS_TOPIC, self._groups.partition_for(request.group_id))
+        producer = Producer(request.producer_id, request.producer_epoch)
         self._awaited_commits.expect(request.transactional_id, context.connection)
         return self._transactions.run(
             request.transactional_id,
-            lambda shard, now: shard.add_offsets(request, where, context.client, now),
-            same_message,
+            lambda shard, now: shard.add_offsets(request.transactional_id, producer, where, context.client, now),
+            lambda code: add_offsets_reply(code, context.version),
             lambda code: AddOffsetsToTxnResponse(error_code=code),
         )
 
@@ -241,10 +261,13 @@ class TransactionApis(Component):
         return await _finished(self._end(request, fresh, context))
 
     def _end(self, request: EndTxnRequest, fresh: int | None, context: RequestContext) -> Answer:
+        end = read_end(request)
         return self._transactions.run(
             request.transactional_id,
-            lambda shard, now: shard.end_txn(request, fresh, context.client, now),
-            same_message,
+            lambda shard, now: shard.end_txn(
+                end, context.client, now, own_epoch=context.version >= _OWN_EPOCH_FROM, fresh_producer_id=fresh
+            ),
+            lambda result: end_reply(result, context.version),
             lambda code: EndTxnResponse(error_code=code),
         )
 
@@ -383,7 +406,8 @@ class TransactionApis(Component):
             try:
                 if not context.may(ResourceType.TRANSACTIONAL_ID, transactional_id):
                     raise Refused(_REFUSED)
-                described = self._transactions.shard(transactional_id).describe(transactional_id)
+                value = self._transactions.shard(transactional_id).values.get(transactional_id)
+                described = described_transaction(transactional_id, value)
                 described.topics = [
                     each for each in described.topics if context.may(ResourceType.TOPIC, each.topic, quiet=True)
                 ]
@@ -394,19 +418,19 @@ class TransactionApis(Component):
 
     def list_transactions(self, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
         """ListTransactions (66) v0-v2. v1 duration. v2 pattern of the id."""
-        unknown = unknown_state_filters(request)
+        unknown = unknown_states(request.state_filters)
         if self._transactions.is_loading:
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return ListTransactionsResponse(error_code=code, unknown_state_filters=unknown)
-        listed: list[ListedTransaction] = []
-        now = self._transactions.now()
+        wanted, now = read_filter(request), self._transactions.now()
         try:
-            for shard in self._transactions.shards():
-                listed.extend(shard.list_transactions(request, now))
+            found = [each for shard in self._transactions.shards() for each in shard.list_transactions(wanted, now)]
         except KafkaError as error:
             return ListTransactionsResponse(error_code=error.code, unknown_state_filters=unknown)
         listed = [
-            each for each in listed if context.may(ResourceType.TRANSACTIONAL_ID, each.transactional_id, quiet=True)
+            listed_transaction(transactional_id, value)
+            for transactional_id, value in found
+            if context.may(ResourceType.TRANSACTIONAL_ID, transactional_id, quiet=True)
         ]
         return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 from functools import partial
 from struct import Struct
 
-from ottla.broker.coordinators.outcome import Moment, Producer
+from ottla.broker.coordinators.outcome import Producer
 from ottla.broker.coordinators.pending_reply import PendingReply
-from ottla.broker.groups.replies import same_message
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.transactions.checks import RequestChecks, Term, TransactionChecks, term_of
-from ottla.broker.transactions.records import TransactionOutcome
+from ottla.broker.transactions.replies import added_partitions
 from ottla.broker.transactions.runtime import TransactionRuntime
-from ottla.broker.transactions.shard import TransactionShard, write_error
+from ottla.broker.transactions.transitions import write_error
 from ottla.model.batch import HEADER_BYTES, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.model.types import FrameBuffer, TopicPartition
-from ottla.wire import Message
 from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 
 #: first version of Produce in which a batch adds its partition to the transaction (KIP-890)
@@ -74,8 +72,8 @@ class TransactionalBatches:
     ) -> object:  # fmt: skip
         answer = self._transactions.run(
             transactional_id,
-            partial(_add_partitions, transactional_id, producer, partitions),
-            same_message,
+            lambda shard, now: shard.add_partitions_of(transactional_id, producer, partitions, now, verify_only=False),
+            lambda codes: added_partitions(transactional_id, codes),
             lambda code: AddPartitionsToTxnResponse(error_code=code),
         )
         return await answer if isinstance(answer, PendingReply) else answer
@@ -126,10 +124,3 @@ def begun_by(partition: Partition, buffer: FrameBuffer, start: int, end: int) ->
         return None
     header = read_header(buffer, start)
     return Producer(header.producer_id, header.producer_epoch) if header.attributes & TRANSACTIONAL else None
-
-
-def _add_partitions(
-    transactional_id: str, producer: Producer, partitions: list[TopicPartition], shard: TransactionShard,
-    now: Moment,
-) -> TransactionOutcome[Message]:  # fmt: skip
-    return shard.add_partitions_of(transactional_id, producer, partitions, False, now)
