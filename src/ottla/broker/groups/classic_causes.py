@@ -7,22 +7,19 @@ infers the cause from earlier requests; the detail of an uncertain cause starts 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass, field
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment, Topics
 from ottla.broker.groups.classic_member import CONSUMER, ClassicMember, subscribed_topics
 from ottla.broker.groups.context import GroupContext
-from ottla.broker.groups.journal import CAUSES_MAX, Cause, CauseKind, Rebalance
+from ottla.broker.groups.journal import Cause, CauseKind, Rebalance
+from ottla.broker.groups.rebalance_causes import OngoingRebalance, listed, subscription_changes
 from ottla.broker.groups.requests import Protocols
 
 #: texts that Java clients send in ``reason``; more text may follow
 _REASON_ADMIN = "member was removed by an admin"
 _REASON_POLL = "poll timeout has expired"
 _REASON_METADATA = "cached metadata has changed"
-
-#: A detail names this many topics and gives the number of the others.
-_NAMES_MAX = 3
 
 
 class ClassicJournal:
@@ -31,7 +28,8 @@ class ClassicJournal:
     def __init__(self, group_id: str, context: GroupContext) -> None:
         self._group_id = group_id
         self._context = context
-        self._rebalance: _OngoingRebalance | None = None
+        #: until the leader's assignment is stored; it may take several generations
+        self._rebalance: OngoingRebalance | None = None
         #: number of members at the end of the last rebalance
         self._size_before = 0
         self._returning = _ReturningMembers()
@@ -49,7 +47,7 @@ class ClassicJournal:
     def note(self, cause: Cause, now: Moment) -> None:
         """Add a cause. The first cause starts the rebalance."""
         if self._rebalance is None:
-            self._rebalance = _OngoingRebalance(started=now, members_before=self._size_before)
+            self._rebalance = OngoingRebalance(started=now, members_before=self._size_before)
         self._rebalance.add(cause)
 
     def note_member(self, kind: CauseKind, member: ClassicMember, detail: str, now: Moment) -> None:
@@ -117,17 +115,7 @@ class ClassicJournal:
         assert ongoing is not None, "a rebalance starts with a cause"
         self._rebalance = None
         self._size_before = members_after
-        return Rebalance(
-            group_id=self._group_id,
-            group_type="classic",
-            generation=generation,
-            started_ms=ongoing.started.wall_ms,
-            duration_ms=round((now.monotonic_s - ongoing.started.monotonic_s) * 1000),
-            members_before=ongoing.members_before,
-            members_after=members_after,
-            causes=tuple(ongoing.causes),
-            causes_left_out=ongoing.causes_left_out,
-        )
+        return ongoing.finished(self._group_id, "classic", generation, members_after, now)
 
     def _is_returning(self, member: ClassicMember, now: Moment) -> bool:
         """Return whether the member starts a rebalance because the coordinator moved.
@@ -156,26 +144,7 @@ def subscription_change(
     topics_old, topics_new = subscribed_topics(old_bytes), subscribed_topics(new_bytes)
     if topics_old is None or topics_new is None:
         return "its metadata is different"
-    added = [f"subscribed to {name}" for name in sorted(topics_new - topics_old)]
-    return _listed(added + [f"unsubscribed from {name}" for name in sorted(topics_old - topics_new)])
-
-
-@dataclass(slots=True, kw_only=True)
-class _OngoingRebalance:
-    """A rebalance from its first cause until the leader's assignment is stored. It may take several generations."""
-
-    started: Moment
-    members_before: int
-    causes: list[Cause] = field(default_factory=list)
-    causes_left_out: int = 0
-
-    def add(self, cause: Cause) -> None:
-        if cause in self.causes:
-            return
-        if len(self.causes) < CAUSES_MAX:
-            self.causes.append(cause)
-        else:
-            self.causes_left_out += 1
+    return listed(subscription_changes(topics_old, topics_new))
 
 
 class _ReturningMembers:
@@ -221,7 +190,7 @@ class _TopicsAtGeneration:
                 changes.append(f"{name} with {count} partitions was deleted and created again with {count_now}")
             else:
                 changes.append(f"{name} went from {count} to {count_now} partitions")
-        return _listed(changes)
+        return listed(changes)
 
 
 def _cause(kind: CauseKind, member: ClassicMember, *details: str | None) -> Cause:
@@ -244,8 +213,3 @@ def _identities(member: ClassicMember) -> list[Hashable]:
 
 def _state(name: str, topics: Topics) -> tuple[bytes | None, int | None]:
     return topics.topic_id(name), topics.partition_count(name)
-
-
-def _listed(texts: list[str]) -> str:
-    more = len(texts) - _NAMES_MAX
-    return "; ".join(texts[:_NAMES_MAX]) + (f"; and {more} more" if more > 0 else "")

@@ -6,23 +6,11 @@ All of it is soft state: it is lost when the coordinator moves.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from ottla.broker.coordinators.outcome import Moment, Topics
-from ottla.broker.groups.journal import CAUSES_MAX, Cause, CauseKind, Rebalance
+from ottla.broker.groups.journal import Cause, CauseKind, Rebalance
+from ottla.broker.groups.rebalance_causes import OngoingRebalance, listed, subscription_changes
 from ottla.broker.groups.records import ConsumerGroupMemberMetadataValue
-
-#: A detail names this many topics and gives the number of the others.
-_NAMES_MAX = 3
-
-
-@dataclass(slots=True, kw_only=True)
-class _Ongoing:
-    generation: int
-    started: Moment
-    members_before: int
-    causes: list[Cause] = field(default_factory=list)
-    causes_left_out: int = 0
 
 
 class RebalanceWatch:
@@ -30,7 +18,7 @@ class RebalanceWatch:
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
-        self._ongoing: _Ongoing | None = None
+        self._ongoing: OngoingRebalance | None = None
 
     @property
     def is_rebalancing(self) -> bool:
@@ -46,9 +34,9 @@ class RebalanceWatch:
         if self._ongoing is not None and self._ongoing.generation < generation:
             unfinished = self.finish(members[0], now)
         if self._ongoing is None:
-            self._ongoing = _Ongoing(generation=generation, started=now, members_before=members[0])
+            self._ongoing = OngoingRebalance(generation=generation, started=now, members_before=members[0])
         for cause in causes:
-            self._add(self._ongoing, cause)
+            self._ongoing.add(cause)
         return unfinished
 
     def finish(self, members_after: int, now: Moment) -> list[Rebalance]:
@@ -56,27 +44,7 @@ class RebalanceWatch:
         ongoing, self._ongoing = self._ongoing, None
         if ongoing is None:
             return []
-        return [
-            Rebalance(
-                group_id=self._group_id,
-                group_type="consumer",
-                generation=ongoing.generation,
-                started_ms=ongoing.started.wall_ms,
-                duration_ms=round((now.monotonic_s - ongoing.started.monotonic_s) * 1000),
-                members_before=ongoing.members_before,
-                members_after=members_after,
-                causes=tuple(ongoing.causes),
-                causes_left_out=ongoing.causes_left_out,
-            )
-        ]
-
-    def _add(self, ongoing: _Ongoing, cause: Cause) -> None:
-        if cause in ongoing.causes:
-            return
-        if len(ongoing.causes) < CAUSES_MAX:
-            ongoing.causes.append(cause)
-        else:
-            ongoing.causes_left_out += 1
+        return [ongoing.finished(self._group_id, "consumer", ongoing.generation, members_after, now)]
 
 
 class TopicsSeen:
@@ -119,14 +87,7 @@ def cause_of(kind: CauseKind, member_id: str, member: ConsumerGroupMemberMetadat
 def subscription_change(old: ConsumerGroupMemberMetadataValue, new: ConsumerGroupMemberMetadataValue) -> str:
     """Return a text about the changes of a member's subscription; empty if it did not change."""
     before, after = set(old.subscribed_topic_names), set(new.subscribed_topic_names)
-    changes = [f"subscribed to {name}" for name in sorted(after - before)]
-    changes += [f"unsubscribed from {name}" for name in sorted(before - after)]
+    changes = subscription_changes(before, after)
     if (old.subscribed_topic_regex or "") != (new.subscribed_topic_regex or ""):
         changes.append(f"regular expression is now {new.subscribed_topic_regex!r}")
     return listed(changes)
-
-
-def listed(texts: list[str]) -> str:
-    """Return the first ``_NAMES_MAX`` texts and the number of the others, as one text."""
-    more = len(texts) - _NAMES_MAX
-    return "; ".join(texts[:_NAMES_MAX]) + (f"; and {more} more" if more > 0 else "")
