@@ -32,7 +32,7 @@ from sim_recreated import Recreator
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
 from ottla.broker.coordination import coordination
-from ottla.broker.coordinators import runtime
+from ottla.broker.coordinators import hosted_shard
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
 from ottla.testing.history import Event, History, Outcome, Place, Recorder, check
@@ -247,9 +247,9 @@ class World:
 
     def run(self) -> Report:
         """Run to the end and return the report."""
-        load_step_bytes, journal_partitions = runtime._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS
+        load_step_bytes, journal_partitions = hosted_shard._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS
         # The load of a coordinator yields between steps. Small steps and rounds that take time make loads long.
-        runtime._LOAD_STEP_BYTES = self.rng.choice((load_step_bytes, 200))
+        hosted_shard._LOAD_STEP_BYTES = self.rng.choice((load_step_bytes, 200))
         self.loop.round_s = self.rng.choice((0.0, 0.00002, 0.002))
         self.topic_config = Random(f"{self.seed}/opening").choice(TOPICS)
         for host in self.hosts.values():
@@ -267,7 +267,7 @@ class World:
         else:
             self.loop.report_failed_tasks()
         finally:
-            runtime._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS = load_step_bytes, journal_partitions
+            hosted_shard._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS = load_step_bytes, journal_partitions
             self.loop.close()
         ends: dict[str, int] = {}
         for host in self.hosts.values():

@@ -18,6 +18,7 @@ from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixt
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.hashing import java_hash
+from ottla.broker.coordinators.hosted_shard import HostedShard
 from ottla.broker.coordinators.outcome import Outcome
 from ottla.broker.coordinators.pending_reply import PendingReply, Unstored
 from ottla.broker.groups.context import GroupContext
@@ -324,8 +325,10 @@ def test_shard_that_could_not_be_loaded_is_loaded_again(
         fixture.turn()
         fixture.threads.run()
         again, _ = fixture.restarted()
-        read, errors = again._read, [error]
-        monkeypatch.setattr(again, "_read", lambda *args: read(*args) if not errors else _raise(errors.pop()))
+        replay, errors = HostedShard.replay_step, [error]
+        monkeypatch.setattr(
+            HostedShard, "replay_step", lambda *args: replay(*args) if not errors else _raise(errors.pop())
+        )
         async with asyncio.timeout(30):
             await loaded(again)
         assert committed(again) == 7

@@ -20,20 +20,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.hashing import java_hash
-from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, Producer, R, Ticket
+from ottla.broker.coordinators.hosted_shard import HostedShard, S, ShardTimer
+from ottla.broker.coordinators.log_errors import IN_LOG, reply_code
+from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, R, Ticket
 from ottla.broker.coordinators.pending_reply import PendingReply, Refusal, Unstored
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.env.clock import Clock
 from ottla.env.tasks import RESTART_S, Tasks
-from ottla.env.timers import Expiring, TimerWheel
-from ottla.log.transactions import read_marker
-from ottla.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
+from ottla.env.timers import TimerWheel
 from ottla.model.errors import (
     ErrorCode,
     KafkaError,
@@ -43,126 +44,21 @@ from ottla.model.errors import (
     RecordListTooLarge,
     Refused,
 )
-from ottla.model.records import Record, build_batch, iterate_records
-from ottla.wire import Message, WireError
+from ottla.model.records import Record, build_batch
+from ottla.wire import Message
 
 log = logging.getLogger(__name__)
 
-#: error of the log -> error in the reply. Clients rediscover the coordinator and retry after either reply code
-RETRIABLE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-}
-#: errors after which the log has the records nevertheless, and they may still become durable
-IN_LOG = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-#: bytes of a log that are replayed before the load yields to the event loop
-_LOAD_STEP_BYTES = 128 << 10
 #: records in one batch of ``perform_everywhere``
 _BATCH_RECORDS_MAX = 1000
 
 
-class Expirable(Protocol):
-    """A group or a transactional id with deadlines."""
-
-    #: the monotonic time at which ``expire`` has to run, not later than the earliest deadline; NEVER without a deadline
-    wake_at: float
-
-    def expire(self, now: Moment) -> Outcome[Any]:
-        """Apply every deadline that has passed. Return the records and replies."""
-
-    def retire(self, error_code: ErrorCode) -> Outcome[Any]:
-        """Return a reply with this error code for every parked request."""
-
-
-class Shard(Protocol):
-    """The state of one partition. Pure: no I/O. Only ``replay`` and ``end_transaction`` change the durable state."""
-
-    @property
-    def expirables(self) -> Mapping[str, Expirable]:
-        """Return the groups or transactional ids that may have deadlines, by name."""
-
-    def replay(self, record: Any, producer: Producer | None) -> None:
-        """Apply one record of the log. ``producer`` is set if the record belongs to a transaction."""
-
-    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Apply a marker: commit or discard the pending records of this producer."""
-
-    def resume(self, now: Moment) -> None:
-        """Rebuild the soft state after the whole log was replayed."""
-
-    def after_load(self, now: Moment) -> Outcome[Any]:
-        """Return the records and deliveries that are due after the load."""
-
-    def follow_up_of(self, name: str, now: Moment, *, changed: bool) -> Outcome[Any] | None:
-        """Return the follow-up of an operation on a name, or None. ``changed``: the operation had records."""
-
-    def changes_soft_state(self, records: list[Any]) -> bool:
-        """Return whether the operation that returned these records may also have changed soft state."""
-
-    def discard_soft_state(self, name: str, now: Moment) -> None:
-        """Reset the soft state of a name to match its durable state."""
-
-    def retire(self, error_code: ErrorCode) -> Outcome[Any]:
-        """Return a reply with this error code for every parked request of the shard."""
-
-    def durable(self) -> dict[str, object]:
-        """Return the durable state; two replays of one log return equal states."""
-
-
-S = TypeVar("S", bound=Shard)
 #: decides about a request
 Operation = Callable[[S, Moment], Outcome[R]]
 
 
 class StaleConnection(OttlaError):
     """A connection may contain requests from before this broker became coordinator: it has to be closed."""
-
-
-class HostedShard(Generic[S]):
-    """One partition with its shard, the end offset of the replay and the timers.
-
-    It is valid while this broker leads without interruption: what another leader writes is not in the shard.
-    """
-
-    __slots__ = ("accepted", "end_offset", "leader_epoch", "loaded", "partition", "shard", "timers")
-
-    def __init__(self, partition: Partition, shard: S, accepted: int = 0) -> None:
-        self.partition = partition
-        #: how many connections the broker had accepted when it became coordinator; 0 if there was no coordinator before
-        self.accepted = accepted
-        self.leader_epoch = partition.leader_epoch
-        self.shard = shard
-        self.loaded = False
-        #: the shard has replayed every record below this offset
-        self.end_offset = partition.log.log_start_offset
-        #: group or transactional id -> its timer
-        self.timers: dict[str, _Timer] = {}
-
-    @property
-    def leads(self) -> bool:
-        """Return whether this broker still leads the partition in the epoch in which the shard was loaded."""
-        return self.partition.role is Role.LEADER and self.partition.leader_epoch == self.leader_epoch
-
-
-class _Timer:
-    """Entry in the timer wheel for one group or one transactional id."""
-
-    __slots__ = ("_hosted", "_name", "_runtime", "at", "timer_bucket")
-
-    def __init__(self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], name: str) -> None:
-        self._runtime = runtime
-        self._hosted = hosted
-        self._name = name
-        #: the monotonic time for which the timer is set
-        self.at = NEVER
-        self.timer_bucket: dict[Expiring, None] | None = None
-
-    def expire(self) -> None:
-        self._runtime.wake(self._hosted, self._name)
 
 
 class _DurableWaiter:
@@ -172,7 +68,7 @@ class _DurableWaiter:
 
     def __init__(
         self, runtime: ShardRuntime[Any], hosted: HostedShard[Any], outcome: Outcome[Any], deadline: float
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._runtime = runtime
         self._hosted = hosted
         self._outcome = outcome
@@ -189,7 +85,7 @@ class _DurableWaiter:
                 ticket.answer(result)
             self._runtime.on_durable(self._outcome)
             return
-        self._runtime.refuse(self._outcome.replies, RETRIABLE.get(ErrorCode(error_code), ErrorCode.NOT_COORDINATOR))
+        self._runtime.refuse(self._outcome.replies, reply_code(ErrorCode(error_code)))
         if error_code not in IN_LOG:
             self._runtime.reload(self._hosted)
         elif self._runtime.requires_on_durable(self._outcome):
@@ -216,9 +112,15 @@ class ShardRuntime(ABC, Generic[S]):
     topic: str
 
     def __init__(
-        self, *, loop: asyncio.AbstractEventLoop, clock: Clock, wheel: TimerWheel, replicas: ReplicaManager,
-        context: CoordinatorContext, begin_turn: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        wheel: TimerWheel,
+        replicas: ReplicaManager,
+        context: CoordinatorContext,
+        begin_turn: Callable[[], None],
+    ) -> None:
         self._loop = loop
         self._clock = clock
         self._wheel = wheel
@@ -469,7 +371,7 @@ class ShardRuntime(ABC, Generic[S]):
     ) -> None:
         """Refuse the requests of the outcome, and discard the soft state that the operation may have changed."""
         too_large = isinstance(error, MessageTooLarge | RecordListTooLarge)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else RETRIABLE.get(error.code, ErrorCode.NOT_COORDINATOR)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if too_large else reply_code(error.code)
         for name in names:
             log.warning("a change was not stored topic=%s name=%r error=%s", self.topic, name, error)
             if not hosted.shard.changes_soft_state(outcome.records):
@@ -504,7 +406,7 @@ class ShardRuntime(ABC, Generic[S]):
                 del hosted.timers[name]
             return
         if timer is None:
-            timer = hosted.timers[name] = _Timer(self, hosted, name)
+            timer = hosted.timers[name] = ShardTimer(partial(self.wake, hosted, name))
         if timer.timer_bucket is None or expirable.wake_at < timer.at:
             TimerWheel.remove(timer)
             timer.at = expirable.wake_at
@@ -644,64 +546,11 @@ class ShardRuntime(ABC, Generic[S]):
         A follower that becomes leader may have appended such batches, and other brokers append markers meanwhile.
         """
         while True:
-            if (next_offset := self._read(hosted, hosted.end_offset)) is not None:
-                hosted.end_offset = next_offset
-            elif hosted.partition.log.pending and hosted.leads:
+            if not hosted.replay_step(self.decode):
+                if not (hosted.partition.log.pending and hosted.leads):
+                    return
                 self._begin_turn()
-            else:
-                return
             await asyncio.sleep(0)
-
-    def _read(self, hosted: HostedShard[S], offset: int) -> int | None:
-        """Replay ``_LOAD_STEP_BYTES`` from ``offset`` on. Return the next offset, or None at the end of the log."""
-        partition_log = hosted.partition.log
-        region = partition_log.read(offset, _LOAD_STEP_BYTES, partition_log.written_end_offset, at_least_one=True)
-        if region is None:
-            return None
-        data = region.read()
-        position = 0
-        while position < len(data):
-            header = read_header(data, position)
-            batch = data[position : position + header.size_bytes]
-            position += header.size_bytes
-            offset = header.next_offset
-            if header.attributes & CONTROL:
-                self._replay_marker(hosted, header, batch)
-                continue
-            producer = None
-            if header.attributes & TRANSACTIONAL:
-                producer = Producer(header.producer_id, header.producer_epoch)
-            for record in iterate_records(batch):
-                try:
-                    decoded = self.decode(record.key or b"", record.value)
-                except WireError as error:
-                    log.error(
-                        "record cannot be read partition=%s offset=%d error=%s", hosted.partition.name, record.offset,
-                        error,
-                    )  # fmt: skip
-                    continue
-                if decoded is not None:
-                    hosted.shard.replay(decoded, producer)
-        return offset
-
-    @staticmethod
-    def _replay_marker(hosted: HostedShard[S], header: BatchHeader, batch: bytes) -> None:
-        marker = read_marker(batch)
-        if marker is not None:
-            hosted.shard.end_transaction(header.producer_id, commit=marker.commit)
-
-    def marker_written(self, partition: Partition, producer_id: int, *, commit: bool, end_offset: int) -> None:
-        """Apply a marker that is in the log of this partition to its shard, if the shard is loaded."""
-        hosted = self._shards.get(partition.name.partition)
-        if hosted is not None and hosted.partition is partition and hosted.loaded:
-            hosted.shard.end_transaction(producer_id, commit=commit)
-            hosted.end_offset = end_offset
-
-    def marker_lost(self, partition: Partition) -> None:
-        """Load the shard of this partition again: it has applied a marker whose write failed."""
-        hosted = self._shards.get(partition.name.partition)
-        if hosted is not None and hosted.partition is partition:
-            self.reload(hosted)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 

@@ -78,6 +78,19 @@ class GroupRuntime(ShardRuntime[GroupShard]):
             return  # the unloaded shard has completed all parked requests
         self._run(hosted, [group_id], lambda shard, now: shard.abandon(group_id, ticket, now))
 
+    def marker_written(self, partition: Partition, producer_id: int, *, commit: bool, end_offset: int) -> None:
+        """Apply a marker that is in the log of this partition to its shard, if the shard is loaded."""
+        hosted = self._shards.get(partition.name.partition)
+        if hosted is not None and hosted.partition is partition and hosted.loaded:
+            hosted.shard.end_transaction(producer_id, commit=commit)
+            hosted.end_offset = end_offset
+
+    def marker_lost(self, partition: Partition) -> None:
+        """Load the shard of this partition again: it has applied a marker whose write failed."""
+        hosted = self._shards.get(partition.name.partition)
+        if hosted is not None and hosted.partition is partition:
+            self.reload(hosted)
+
     @property
     def partitions_at_creation(self) -> int:
         return self.context.settings.offsets_topic_num_partitions

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ottla.broker.coordinators.hosted_shard import HostedShard
+from ottla.broker.coordinators.log_errors import IN_LOG
 from ottla.broker.coordinators.outcome import Outcome
-from ottla.broker.coordinators.runtime import IN_LOG, HostedShard, Operation, ShardRuntime
+from ottla.broker.coordinators.runtime import Operation, ShardRuntime
 from ottla.broker.partitions.group_commit import AwaitedWrite
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition

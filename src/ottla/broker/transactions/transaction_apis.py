@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 
 from ottla.broker.component import Component, ServedApi
+from ottla.broker.coordinators.log_errors import RETRIABLE
 from ottla.broker.coordinators.outcome import Producer
-from ottla.broker.coordinators.runtime import RETRIABLE
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.partitions.manager import ReplicaManager
