@@ -39,7 +39,6 @@ first join is parked stays for up to five minutes; in Ottla it leaves (``abandon
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -56,6 +55,7 @@ from ottla.broker.groups.classic_member import (
     subscribed_topics,
     sync_wait_ms,
 )
+from ottla.broker.groups.classic_members import ClassicMembers
 from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
 from ottla.broker.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
@@ -104,13 +104,8 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         #: chosen for this generation
         self.protocol_name: str | None = None
-        self.leader_id: str | None = None
-        #: by member id, in the order in which they joined
-        self.members: dict[str, ClassicMember] = {}
-        #: group instance id -> member id
-        self._static: dict[str, str] = {}
-        #: protocol name -> number of members that support it
-        self._supporters: Counter[str] = Counter()
+        self._members = ClassicMembers(group_id)
+        self.members = self._members.by_id
         #: subscribed topics of all members in this generation; None if unknown
         self._topics: frozenset[str] | None = None
 
@@ -154,8 +149,9 @@ class ClassicGroup:
         self.state = STABLE if stored.members else EMPTY
         self.state_since_ms = stored.current_state_timestamp
         for each in stored.members:
-            self._insert(loaded_member(each, stored.protocol, now))
-        self.leader_id = stored.leader if stored.leader in self.members else next(iter(self.members), None)
+            self._members.insert(loaded_member(each, stored.protocol, now))
+        if stored.leader in self.members:
+            self._members.leader_id = stored.leader
         self._journal.loaded(self.members.values(), now)
         self._find_topics()
         self._find_wake_at()
@@ -191,7 +187,7 @@ class ClassicGroup:
             self._add(member_id, join, ticket, now, out)
         else:
             try:
-                member = self._known(member_id, join.group_instance_id)
+                member = self._members.find(member_id, join.group_instance_id)
             except Refused as refused:
                 _reject_join(ticket, member_id, refused.code, out)
             else:
@@ -219,16 +215,14 @@ class ClassicGroup:
         names = {name for name, _ in join.protocols}
         if self.state == EMPTY:
             return bool(join.protocol_type and names)
-        return join.protocol_type == self.protocol_type and any(
-            self._supporters[name] == len(self.members) for name in names
-        )
+        return join.protocol_type == self.protocol_type and self._members.share_one_of(names)
 
     def _join_new(self, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
         instance_id = join.group_instance_id
         # A client id may be as long as a protocol string can be; the member id must not exceed that length.
         prefix = (join.client.client_id if instance_id is None else instance_id)[:ID_PREFIX_CHARACTERS_MAX]
         member_id = f"{prefix}-{self._context.new_uuid()}"
-        if instance_id is not None and instance_id in self._static:
+        if self._members.id_of(instance_id) is not None:
             self._replace_static(member_id, join, ticket, now, out)
         elif instance_id is not None or not join.needs_member_id:
             self._add(member_id, join, ticket, now, out)
@@ -242,7 +236,7 @@ class ClassicGroup:
         member.is_new = True
         member.session_deadline = self._due_in(NEW_MEMBER_TIMEOUT_MS, now)
         self.protocol_type = join.protocol_type
-        self._insert(member)
+        self._members.insert(member)
         self._park_join(member, ticket, out)
         self._initial_has_new = True
         self._journal.joined(member, join.reason, now)
@@ -262,25 +256,22 @@ class ClassicGroup:
             self._journal.rejoined(member, join.reason, change, is_leader, now)
         elif change:
             self._journal.note_member(CauseKind.SUBSCRIPTION_CHANGED, member, change, now)
-        self._refresh_subscription(member, join)
+        self._members.refresh(member, join)
         self._park_join(member, ticket, out)
         self._rebalance_or_complete(now, out)
 
     def _replace_static(self, member_id: str, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
         """Replace a static member that restarted without its member id, and fence the old member id."""
-        assert join.group_instance_id is not None
-        old = self.members.pop(self._static[join.group_instance_id])
+        old = self.members[self._members.id_of(join.group_instance_id) or ""]
         leader_before = self.leader_id
         self._answer_join(old, ErrorCode.FENCED_INSTANCE_ID, out)
         self._answer_sync(old, SyncResult(ErrorCode.FENCED_INSTANCE_ID), out)
         self._unsynced.discard(old.member_id)
-        member = self.members[member_id] = replacement(old, member_id, join.client, now)
-        self._static[join.group_instance_id] = member_id
-        if self.leader_id == old.member_id:
-            self.leader_id = member_id
-        self._refresh_subscription(member, join)
+        member = replacement(old, member_id, join.client, now)
+        self._members.replace(old, member)
+        self._members.refresh(member, join)
         self._renew(member, now)
-        is_protocol_kept = self.state == STABLE and self._choose_protocol() == self.protocol_name
+        is_protocol_kept = self.state == STABLE and self._members.choose_protocol() == self.protocol_name
         if is_protocol_kept and not self._subscription_changed(member, old):
             result = self._generation_for(member)
             if join.knows_skip_assignment:
@@ -299,14 +290,6 @@ class ClassicGroup:
         """Return whether the topics differ. Kafka compares the protocols only, so new topics get no partitions."""
         before, after = old.metadata(self.protocol_name), member.metadata(self.protocol_name)
         return self.protocol_type == CONSUMER and subscribed_topics(before) != subscribed_topics(after)
-
-    def _refresh_subscription(self, member: ClassicMember, join: Join) -> None:
-        self._supporters.subtract(member.protocol_names)
-        member.protocols = join.protocols
-        self._supporters.update(member.protocol_names)
-        member.rebalance_timeout_ms = join.rebalance_timeout_ms
-        member.session_timeout_ms = join.session_timeout_ms
-        member.is_from_log = False
 
     # -- the rebalance ------------------------------------------------------------------------------------------------
 
@@ -329,14 +312,14 @@ class ClassicGroup:
         if self._is_initial:
             delay_ms = self._context.settings.group_initial_rebalance_delay_ms
             self._initial_has_new = False
-            self._initial_remaining_ms = max(self._rebalance_timeout_ms() - delay_ms, 0)
+            self._initial_remaining_ms = max(self._members.rebalance_timeout_ms() - delay_ms, 0)
             self._delay_initial(delay_ms, now)
             if delay_ms == 0:
                 self._complete_join(now, out)
         elif self._have_all_joined():
             self._complete_join(now, out)
         else:
-            self._join_deadline = self._due_in(self._rebalance_timeout_ms(), now)
+            self._join_deadline = self._due_in(self._members.rebalance_timeout_ms(), now)
 
     def _delay_initial(self, delay_ms: int, now: Moment) -> None:
         self._initial_delay_ms = delay_ms
@@ -360,18 +343,18 @@ class ClassicGroup:
 
     def _complete_join(self, now: Moment, out: AnyOutcome) -> None:
         """Start the next generation: all members joined, or the join deadline has passed."""
-        timeout_ms = self._rebalance_timeout_ms()
+        timeout_ms = self._members.rebalance_timeout_ms()
         for member in [each for each in self.members.values() if each.parked_join is None and not each.is_static]:
             text = f"it did not rejoin within {timeout_ms} ms"
             self._journal.note_member(CauseKind.MAX_POLL_INTERVAL, member, text, now)
             self._remove(member, out)
-        if self.members and not self._elect_leader():
+        if self.members and not self._members.elect_leader():
             # Only static members are left and none joined: wait until one joins or until their sessions expire.
-            self._join_deadline = self._due_in(max(self._rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
+            self._join_deadline = self._due_in(max(self._members.rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
             return
         self._join_deadline = NEVER
         self.generation += 1
-        self.protocol_name = self._choose_protocol() if self.members else None
+        self.protocol_name = self._members.choose_protocol() if self.members else None
         self._find_topics()
         if not self.members:
             self._enter(EMPTY, now)
@@ -379,29 +362,13 @@ class ClassicGroup:
             out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
             return
         self._enter(COMPLETING, now)
-        self._sync_deadline = self._due_in(sync_wait_ms(self._rebalance_timeout_ms()), now)
+        self._sync_deadline = self._due_in(sync_wait_ms(self._members.rebalance_timeout_ms()), now)
         for member in self.members.values():
             self._unsynced.add(member.member_id)
             self._answer_join(member, self._generation_for(member), out)
             member.is_new = False
             member.last_progress = now.monotonic_s
             self._renew(member, now)
-
-    def _elect_leader(self) -> bool:
-        """Keep the leader if it joined, else elect the first member that joined. Return False if no member joined."""
-        leader = self.members.get(self.leader_id or "")
-        if leader is None or leader.parked_join is None:
-            leader = next((each for each in self.members.values() if each.parked_join is not None), None)
-        if leader is None:
-            return False
-        self.leader_id = leader.member_id
-        return True
-
-    def _choose_protocol(self) -> str:
-        """Return the protocol that most members prefer among those that all support; of equals the first voted for."""
-        candidates = {name for name, count in self._supporters.items() if count == len(self.members)}
-        votes = Counter(member.vote(candidates) for member in self.members.values())
-        return max(votes, key=votes.__getitem__)
 
     def _generation_for(self, member: ClassicMember) -> JoinResult:
         others = self.members.values() if member.member_id == self.leader_id else ()
@@ -505,9 +472,9 @@ class ClassicGroup:
             return ErrorCode.NONE
         by_instance = not member_id and instance_id is not None
         if by_instance:
-            member_id = self._static.get(instance_id or "", "")
+            member_id = self._members.id_of(instance_id) or ""
         try:
-            member = self._known(member_id, instance_id if member_id else None)
+            member = self._members.find(member_id, instance_id if member_id else None)
         except Refused as refused:
             return refused.code
         self._journal.left(member, reason, client, now, by_instance=by_instance, is_behind=is_behind(member))
@@ -602,7 +569,8 @@ class ClassicGroup:
         self._sync_deadline = NEVER
         if not self._unsynced:
             return
-        text = f"no SyncGroup within {sync_wait_ms(self._rebalance_timeout_ms())} ms of generation {self.generation}"
+        wait_ms = sync_wait_ms(self._members.rebalance_timeout_ms())
+        text = f"no SyncGroup within {wait_ms} ms of generation {self.generation}"
         for member in [each for each in self.members.values() if each.member_id in self._unsynced]:
             self._journal.note_member(CauseKind.NEVER_SYNCED, member, text, now)
             self._remove(member, out)
@@ -639,6 +607,10 @@ class ClassicGroup:
     # -- describe -----------------------------------------------------------------------------------------------------
 
     @property
+    def leader_id(self) -> str | None:
+        return self._members.leader_id
+
+    @property
     def is_empty(self) -> bool:
         return self.state == EMPTY
 
@@ -657,46 +629,20 @@ class ClassicGroup:
 
     # -- members ------------------------------------------------------------------------------------------------------
 
-    def _known(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
-        """Return the member. Raise Refused if it is unknown or if another member has its instance id."""
-        if group_instance_id is not None:
-            current = self._static.get(group_instance_id)
-            if current is not None and current != member_id:
-                raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{group_instance_id} is another process now")
-            if current is None:
-                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"no member is called {group_instance_id}")
-        member = self.members.get(member_id)
-        if member is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of {self.group_id}; join again")
-        return member
-
     def _known_in_generation(self, sender: Sender) -> ClassicMember:
         if self.state == DEAD:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        member = self._known(sender.member_id, sender.group_instance_id)
+        member = self._members.find(sender.member_id, sender.group_instance_id)
         if sender.generation != self.generation:
             raise Refused(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}, not {sender.generation}")
         return member
-
-    def _insert(self, member: ClassicMember) -> None:
-        self.members[member.member_id] = member
-        self._supporters.update(member.protocol_names)
-        if member.group_instance_id is not None:
-            self._static[member.group_instance_id] = member.member_id
-        if self.leader_id is None:
-            self.leader_id = member.member_id
 
     def _remove(self, member: ClassicMember, out: AnyOutcome) -> None:
         """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, so that its client joins as new."""
         self._answer_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         self._answer_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID), out)
-        del self.members[member.member_id]
-        self._supporters.subtract(member.protocol_names)
+        self._members.remove(member)
         self._unsynced.discard(member.member_id)
-        if member.group_instance_id is not None:
-            del self._static[member.group_instance_id]
-        if self.leader_id == member.member_id:
-            self.leader_id = next(iter(self.members), None)
 
     def _park_join(self, member: ClassicMember, ticket: Ticket, out: AnyOutcome) -> None:
         self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
@@ -732,16 +678,9 @@ class ClassicGroup:
         self.state = state
         self.state_since_ms = now.wall_ms
 
-    def _rebalance_timeout_ms(self) -> int:
-        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
-
     def _find_topics(self) -> None:
-        self._topics = None
-        if self.protocol_type == CONSUMER:
-            each = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
-            known = [topics for topics in each if topics is not None]
-            if len(known) == len(each):
-                self._topics = frozenset().union(*known)
+        is_known = self.protocol_type == CONSUMER
+        self._topics = self._members.subscribed_topics(self.protocol_name) if is_known else None
         self._journal.generation_began(self._topics)
 
     def _record(self) -> CoordinatorRecord:
