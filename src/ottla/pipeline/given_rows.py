@@ -85,6 +85,7 @@ def given_records(
     format: formats.Format | None,
     fields: StructType,
     rows: Rows,
+    *,
     encode_key: Callable[[Any], Any],
 ) -> DataFrame:
     """Return records of a source, in the columns of the raw zone. `fields` is the schema of its decoded values.

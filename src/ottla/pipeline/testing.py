@@ -251,7 +251,7 @@ class FlowTester:
             hidden = (*DECODED_COLUMNS, CAUSE, RECORD)
             fields = StructType([each for each in decoded if each.name not in hidden])
             encode_key = key_encoder(source_key_format(source, graph.declaration), decoded["_key"].dataType)
-            return given_records(self._spark, source, planner.format_of(source), fields, rows, encode_key)
+            return given_records(self._spark, source, planner.format_of(source), fields, rows, encode_key=encode_key)
         except BadValue as bad:
             raise GivenRefused(f"given {name}: {bad}") from None
 

@@ -126,9 +126,14 @@ class CommitProtocol:
     # -- the protocol -----------------------------------------------------------------------------------------------
 
     def commit(
-        self, batch_id: int, staged: Sequence[Staged], *, source_offsets: str | None = None, run_id: str = "",
+        self,
+        batch_id: int,
+        staged: Sequence[Staged],
+        *,
+        source_offsets: str | None = None,
+        run_id: str = "",
         offsets_of: Callable[[int], str | None] = lambda batch_id: None,
-    ) -> Committed:  # fmt: skip
+    ) -> Committed:
         """Return when the rows of this batch are in their topics, once. Raise CommitError if this call failed.
 
         ``offsets_of`` returns the source offsets of an earlier batch in the checkpoint, None if they are not known.

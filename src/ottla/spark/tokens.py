@@ -169,7 +169,7 @@ def read_token(
 
     def attempt(_: float) -> tuple[Token | None, int]:
         try:
-            return _read_to_claim(cluster, partition, name, claim, start, known)
+            return _read_to_claim(cluster, partition, name, claim, start=start, known=known)
         except (_ClaimNotFound, TimedOut, OffsetOutOfRange) as error:
             cluster.distrust_leader(partition)
             raise _ClaimNotFound(str(error)) from error
@@ -192,7 +192,7 @@ class _ClaimNotFound(ClientError):
 
 
 def _read_to_claim(
-    cluster: Cluster, partition: TopicPartition, name: str, claim: Claim, start: int, known: Token | None
+    cluster: Cluster, partition: TopicPartition, name: str, claim: Claim, *, start: int, known: Token | None
 ) -> tuple[Token | None, int]:
     def offset_at(place: int) -> int:
         return cluster.list_offsets({partition: place}, isolation=Isolation.READ_UNCOMMITTED)[partition].offset
