@@ -202,7 +202,7 @@ class Server:
         """
         above = number - self.network.descriptors_for_clients()
         if above >= 0:
-            self._descriptors_room = max(len(self.connections) + len(self._leaving) - above, 0)
+            self._descriptors_room = float(max(len(self.connections) + len(self._leaving) - above, 0))
         return above
 
     def _evict_fresh(self, listener: str | None, host: str | None) -> bool:
