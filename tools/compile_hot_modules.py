@@ -25,7 +25,6 @@ HOT_MODULES = (
     "ottla/broker/produce/appending.py",
     "ottla/broker/produce/replies.py",
     "ottla/broker/produce/request.py",
-    "ottla/broker/component.py",
     "ottla/broker/dispatch.py",
     "ottla/log/cleaned_segment.py",
     "ottla/log/file_region.py",

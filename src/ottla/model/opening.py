@@ -15,13 +15,14 @@ from typing import NamedTuple
 from ottla.model.batch import HEADER_BYTES, BatchHeader, read_header
 from ottla.model.errors import InvalidRecord, InvalidTimestamp, RecordError, RecordsTooLarge
 from ottla.model.records import (
+    BODY_BYTES_MIN,
+    FIELDS_BYTES_MIN,
     INT64_MAX,
     INT64_MIN,
     Bytes,
     compress_section,
     open_section,
     read_varint,
-    record_frames,
 )
 
 #: invalid records that one reply names; each takes about 60 bytes of it
@@ -93,37 +94,73 @@ def _invalid_records(
 
 
 def _check_records(
-    header: BatchHeader, data: bytes | memoryview, start: int, rules: OpeningRules
+    header: BatchHeader, data: bytes | memoryview, position: int, rules: OpeningRules
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the indexes of records without a key, and index and timestamp of records out of range; the first of each.
 
-    The offset deltas of a client's batch are 0, 1, 2 and so on.
+    One loop without calls for the usual lengths of a number: a million records take about half a second. A number is
+    compared in its zigzag form, in which 1 stands for -1 and every odd number is negative. The offset deltas of a
+    client's batch are 0, 1, 2 and so on.
     """
-    requires_keys, checks_timestamps = rules.requires_keys, rules.checks_timestamps
+    size_bytes, requires_keys = len(data), rules.requires_keys
+    checks_timestamps, base_timestamp = rules.checks_timestamps, header.base_timestamp
     timestamp_min, timestamp_max = rules.timestamp_min, rules.timestamp_max
     without_key: list[int] = []
     out_of_range: list[tuple[int, int]] = []
     index = 0
     try:
-        for index, (position, end, timestamp, offset_delta) in enumerate(record_frames(header, data, start)):
-            if offset_delta != index:
-                raise InvalidRecord(f"record {index} has another offset delta than {index}", index)
+        for index in range(header.record_count):
+            number = data[position]
+            if number < 0x80:
+                length, position = number >> 1 if not number & 1 else -1, position + 1
+            else:
+                length, position = read_varint(data, position)
+            end = position + length
+            if length < BODY_BYTES_MIN or end > size_bytes:
+                raise InvalidRecord(f"record {index} has an impossible length of {length} bytes", index)
+            position += 1
+            number = data[position]
+            if number < 0x80:
+                position += 1
+                delta = number >> 1 ^ -(number & 1)
+            else:
+                delta, position = read_varint(data, position, bits=64)
             if checks_timestamps:
+                timestamp = base_timestamp + delta
                 is_valid = timestamp_min <= timestamp <= timestamp_max or timestamp == _NO_TIMESTAMP
                 if not is_valid and len(out_of_range) < RECORD_ERRORS_MAX:
                     out_of_range.append((index, timestamp))
             number = data[position]
-            if number == 1:  # the zigzag form of -1, which stands for null
+            if number < 0x80:
+                position += 1
+            else:
+                second = data[position + 1]
+                if second < 0x80:
+                    number, position = number & 0x7F | second << 7, position + 2
+                elif (third := data[position + 2]) < 0x80:
+                    number, position = number & 0x7F | (second & 0x7F) << 7 | third << 14, position + 3
+                else:
+                    delta, position = read_varint(data, position)
+                    number = delta + delta if delta >= 0 else -1
+            if number != index + index:
+                raise InvalidRecord(f"record {index} has another offset delta than {index}", index)
+            if position + FIELDS_BYTES_MIN > end:
+                raise InvalidRecord(f"record {index} is too short for its fields", index)
+            number = data[position]
+            if number == 1:
                 if requires_keys and len(without_key) < RECORD_ERRORS_MAX:
                     without_key.append(index)
-                continue
-            if number < 0x80:
-                length, position = number >> 1 ^ -(number & 1), position + 1
             else:
-                length, position = read_varint(data, position)
-            # The length of the value and the number of headers still have to follow.
-            if not 0 <= length <= end - position - 2:
-                raise InvalidRecord(f"record {index} has an impossible key of {length} bytes", index)
+                if number < 0x80:
+                    length, position = number >> 1 if not number & 1 else -1, position + 1
+                else:
+                    length, position = read_varint(data, position)
+                # The length of the value and the number of headers still have to follow.
+                if not 0 <= length <= end - position - 2:
+                    raise InvalidRecord(f"record {index} has an impossible key of {length} bytes", index)
+            position = end
     except IndexError:
         raise InvalidRecord(f"the batch ends in the middle of record {index}", index) from None
+    if position != size_bytes:
+        raise InvalidRecord(f"{size_bytes - position} bytes follow the last record")
     return without_key, out_of_range

@@ -82,7 +82,7 @@ def iterate_records(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) ->
     base_offset = header.base_offset
     index = 0
     try:
-        for index, (position, end, timestamp, offset_delta) in enumerate(record_frames(header, data, start)):
+        for index, (position, end, timestamp, offset_delta) in enumerate(_frames(header, data, start)):
             key, position = _read_bytes(data, position)
             value, position = _read_bytes(data, position)
             headers: list[tuple[str, bytes | None]] = []
@@ -102,7 +102,7 @@ def record_timestamps(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) 
     """Yield (offset, timestamp) of every record without decoding keys, values and headers."""
     header, data, start = open_records(batch, max_bytes)
     base_offset = header.base_offset
-    for _, _, timestamp, offset_delta in record_frames(header, data, start):
+    for _, _, timestamp, offset_delta in _frames(header, data, start):
         yield base_offset + offset_delta, timestamp
 
 
@@ -188,7 +188,7 @@ def record_spans(batch: Bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> tu
     base_offset = header.base_offset
     spans: list[RecordSpan] = []
     try:
-        for key_position, end, timestamp, offset_delta in record_frames(header, data, start):
+        for key_position, end, timestamp, offset_delta in _frames(header, data, start):
             key, position = _read_bytes(data, key_position)
             value_length, position = read_varint(data, position)
             if position + max(value_length, 0) >= end:
@@ -288,13 +288,8 @@ def open_section(batch: Bytes, max_bytes: int) -> tuple[BatchHeader, bytes | mem
     return header, data, start
 
 
-def record_frames(header: BatchHeader, data: bytes | memoryview, position: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield for every record: position of the key's length, end of the record, timestamp, offset delta.
-
-    This is the only loop over the records of a batch; a million records take less than a second. It makes no calls
-    for numbers of the usual length. Raise InvalidRecord if the batch is damaged, except in the fields after the offset
-    delta.
-    """
+def _frames(header: BatchHeader, data: bytes, position: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield for every record: position of the key's length, end of the record, timestamp, offset delta."""
     size_bytes, last_offset_delta, base_timestamp = len(data), header.last_offset_delta, header.base_timestamp
     # With LogAppendTime the timestamp deltas are still those of the producer and must be ignored.
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
@@ -319,9 +314,6 @@ def record_frames(header: BatchHeader, data: bytes | memoryview, position: int) 
             number = data[position]
             if number < 0x80:
                 offset_delta, position = number >> 1 ^ -(number & 1), position + 1
-            elif (second := data[position + 1]) < 0x80:
-                number = number & 0x7F | second << 7
-                offset_delta, position = number >> 1 ^ -(number & 1), position + 2
             else:
                 offset_delta, position = read_varint(data, position)
             if not previous < offset_delta <= last_offset_delta:
