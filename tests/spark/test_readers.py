@@ -336,7 +336,7 @@ def test_large_batch_is_left_to_tasks(cluster: Cluster, topic: str, make_stream:
     heavy = {topic: {"0": 5, "1": 0}}
     reader.partitions(start, heavy)
     assert rows_ahead(reader, start, heavy) is None
-    assert not reader._watch().cluster._lent, "a connection was not given back"
+    assert not reader._watch().cluster._pool._lent, "a connection was not given back"
     produce(cluster, topic, 1, AHEAD_ROWS_MAX + 1)
     for rows, expected in ((AHEAD_ROWS_MAX, AHEAD_ROWS_MAX), (AHEAD_ROWS_MAX + 1, None)):
         end = {topic: {"0": 0, "1": rows}}

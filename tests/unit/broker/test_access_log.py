@@ -10,6 +10,7 @@ import pytest
 import uvloop
 from tests.unit.broker.memory_broker import MemoryBroker
 
+from ottla.broker.access.listening import Listening
 from ottla.broker.access.permissions import Access
 from ottla.security.acls import Authorizer, ResourceType
 from ottla.testing.raw import batch_of, fetch_from, fetch_request, produce_request
@@ -113,7 +114,8 @@ def test_metrics_page_has_logins_by_listener_and_mechanism(tmp_path: Path) -> No
             listener: Any = SimpleNamespace(
                 accepted=lambda: {"PLAIN": 7}, refused=lambda: {"TLS": 1, "PLAIN": 2, "none": 3}
             )
-            broker.broker._metrics.listeners = {"CLIENTS": listener}
+            listening = next(each for each in broker.broker._components if isinstance(each, Listening))
+            listening.security = {"CLIENTS": listener}
             lines = [line for line in await _page(broker) if line.startswith("ottla_authentications")]
             assert lines == [
                 'ottla_authentications_total{listener="CLIENTS",mechanism="PLAIN"} 7',
