@@ -11,7 +11,7 @@ from zookeeper_fixtures import SESSION_S, ZooKeeper
 from ottla.broker.metadata.access_nodes import ACCESS_SKELETON
 from ottla.broker.metadata.nodes import CLUSTER_SECRET, SKELETON
 from ottla.broker.metadata.store import Create, Put, StoreError, UnusableStore
-from ottla.broker.metadata.zookeeper import wire as wire
+from ottla.broker.metadata.zookeeper import wire
 from ottla.broker.metadata.zookeeper.acl import ALL, OPEN, READ, Entry, ZooKeeperSecurity, digest_identity, encode_acl
 from ottla.broker.metadata.zookeeper.store import ZooKeeperStore
 

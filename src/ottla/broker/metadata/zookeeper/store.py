@@ -60,7 +60,7 @@ from ottla.broker.metadata.store import (
     is_below,
     parent_of,
 )
-from ottla.broker.metadata.zookeeper import wire as wire
+from ottla.broker.metadata.zookeeper import wire
 from ottla.broker.metadata.zookeeper.acl import NO_SECURITY, OPEN_ACL, ZooKeeperSecurity, encode_acl
 from ottla.broker.metadata.zookeeper.messages import Answer, Call, Connected, Event, Expired, Message, parse_address
 
