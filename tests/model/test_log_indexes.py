@@ -149,7 +149,7 @@ def state(producers: Producers) -> dict[int, tuple[object, ...]]:
 def test_snapshot_brings_back_the_window_of_five(batches: list[tuple[int, int, int, int, int]]) -> None:
     producers, offset = Producers(), 0
     for producer_id, epoch, sequence, delta, timestamp in batches:
-        producers.note(producer_id, epoch, sequence, delta, offset, timestamp)
+        producers.note(producer_id, epoch, sequence, delta, base_offset=offset, timestamp=timestamp)
         offset += delta + 1
     loaded = Producers.from_snapshot(producers.to_snapshot())
     assert state(loaded) == state(producers)
@@ -170,7 +170,7 @@ def test_snapshot_keeps_a_producer_without_batches_and_its_transaction() -> None
 def test_damaged_snapshot_is_refused(batches: list[tuple[int, int, int, int, int]], data: st.DataObject) -> None:
     producers = Producers()
     for offset, (producer_id, epoch, sequence, delta, timestamp) in enumerate(batches):
-        producers.note(producer_id, epoch, sequence, delta, offset * 100, timestamp)
+        producers.note(producer_id, epoch, sequence, delta, base_offset=offset * 100, timestamp=timestamp)
     snapshot = bytearray(producers.to_snapshot())
     kind = data.draw(st.sampled_from(["flip", "cut"]))
     at = data.draw(st.integers(0, len(snapshot) - 1))
@@ -190,7 +190,7 @@ def test_damaged_snapshot_is_refused(batches: list[tuple[int, int, int, int, int
 def test_window_is_the_last_five_batches_of_the_epoch(batches: list[tuple[int, int, int, int, int]]) -> None:
     producers, history, offset = Producers(), {}, 0
     for producer_id, epoch, sequence, delta, timestamp in batches:
-        producers.note(producer_id, epoch, sequence, delta, offset, timestamp)
+        producers.note(producer_id, epoch, sequence, delta, base_offset=offset, timestamp=timestamp)
         if history.get(producer_id, (None,))[0] != epoch:
             history[producer_id] = (epoch, [])
         last_sequence = (sequence + delta) % SEQUENCES

@@ -29,8 +29,8 @@ from tests.unit.log.log_fixtures import (
     topic,
 )
 
+from ottla.log.checkpoints import CleanStop
 from ottla.log.log import Log
-from ottla.log.recovery import CleanStop
 from ottla.log.segment import Segment
 from ottla.log.truncation import Truncation
 from ottla.model.batch import SEQUENCES, read_header

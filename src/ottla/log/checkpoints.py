@@ -6,17 +6,28 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from ottla.env.disk import Disk, read_derived_file
-from ottla.log.recovery import CleanStop
 from ottla.model.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 CLEAN_STOP = ".kafka_cleanshutdown"
 TOPIC_IDS = "recovery-point-topic-ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanStop:
+    """The entry of one log in the clean stop file."""
+
+    log_end_offset: int
+    active_base_offset: int
+    active_size_bytes: int
+    #: size of all segments before the active one; None if an earlier version wrote the file
+    sealed_bytes: int | None = None
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

@@ -1,16 +1,22 @@
 """A segment that compaction has written, and how its files take the place of those of its sources.
 
 Compaction writes ``.cleaned`` files, which recovery deletes. When they are complete, they become ``.swap`` files, and
-then get their final names; recovery completes that.
+then get their final names; ``finish_swaps`` completes that after a crash.
 """
 
 from __future__ import annotations
+
+import logging
+import os
 
 from ottla.env.disk import Disk
 from ottla.log.file_region import SegmentFile
 from ottla.log.index import OffsetIndex, TimeIndex
 from ottla.log.segment import SEGMENT_FILES, Segment
 from ottla.log.transactions import index_from_bytes
+from ottla.model.batch import HEADER_BYTES, LENGTH_MIN, read_header
+
+log = logging.getLogger(__name__)
 
 CLEANED, SWAP = ".cleaned", ".swap"
 
@@ -91,3 +97,46 @@ class CleanedSegment(Segment):
     def _rename(self, suffix: str, before: str, after: str) -> None:
         if self._disk.exists(self.path(suffix + before)):
             self._disk.rename(self.path(suffix + before), self.path(suffix + after))
+
+
+def finish_swaps(disk: Disk, directory: str) -> None:
+    """Complete the swaps of a folder that a crash interrupted. After a crash at any step, the next start repeats it."""
+    names = disk.listdir(directory)
+    swaps = [name for name in names if name.endswith(SWAP)]
+    for name in swaps.copy():
+        if not name.endswith(".log" + SWAP) or not (stem := name.removesuffix(".log" + SWAP)).isdecimal():
+            continue
+        path = os.path.join(directory, name)
+        base, end = int(stem), _end_of_file(disk, path)
+        log.warning("completing an interrupted compaction path=%s", path)
+        for suffix in SEGMENT_FILES[1:]:
+            # Kafka renames the log before its indexes. If the log is complete, its .cleaned indexes are too.
+            index = path.removesuffix(".log" + SWAP) + suffix
+            if disk.exists(index + CLEANED):
+                disk.rename(index + CLEANED, index + SWAP)
+                swaps.append(os.path.basename(index + SWAP))
+        for old in names:
+            stem, suffix = os.path.splitext(old)
+            if stem.isdecimal() and (base < int(stem) < end or (int(stem) == base and suffix in SEGMENT_FILES[1:])):
+                disk.remove(os.path.join(directory, old))
+        disk.rename(path, path.removesuffix(SWAP))
+    for name in swaps:
+        # The remaining .swap files are indexes. If their log is still .cleaned, the swap had not started: undo it.
+        path = os.path.join(directory, name)
+        if disk.exists(os.path.splitext(path.removesuffix(SWAP))[0] + ".log" + CLEANED):
+            disk.remove(path)
+        elif disk.exists(path):
+            disk.rename(path, path.removesuffix(SWAP))
+    if swaps:
+        disk.fsync_dir(directory)
+
+
+def _end_of_file(disk: Disk, path: str) -> int:
+    """Return the offset after the last batch of a ``.log.swap`` file, which was synced and is complete."""
+    file, position, end = SegmentFile(disk, disk.open(path)), 0, 0
+    while len(head := disk.pread(file.fd, HEADER_BYTES, position)) == HEADER_BYTES:
+        header = read_header(head)
+        if header.length < LENGTH_MIN:
+            break
+        end, position = header.next_offset, position + header.size_bytes
+    return end

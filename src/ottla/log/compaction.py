@@ -21,7 +21,6 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from weakref import WeakSet
 
 from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, RealDisk, WriteFailed
 from ottla.env.tasks import Threads
@@ -130,8 +129,6 @@ class Compactor:
         self._stopped = False
         #: an output has replaced its sources, but renaming its files failed: ``resume`` must retry that first
         self._rename_pending = False
-        #: logs with an unreadable batch or file; they are not compacted until the next start
-        self.uncleanable: WeakSet[Log] = WeakSet()
 
     @property
     def busy(self) -> bool:
@@ -219,7 +216,7 @@ class Compactor:
 
     def _mark_uncleanable(self, of: Log, reason: Exception) -> None:
         log.error("log cannot be compacted until the next start dir=%s reason=%s", of.directory, reason)
-        self.uncleanable.add(of)
+        of.is_uncleanable = True
 
     def _abandon(self, running: _Pass) -> None:
         def done(error: OSError | None) -> None:

@@ -11,9 +11,9 @@ from threading import Lock
 from typing import NamedTuple
 
 from ottla.env.disk import Disk
+from ottla.log.checkpoints import CleanStop
 from ottla.log.log import Log
 from ottla.log.log_starts import LogStarts
-from ottla.log.recovery import CleanStop
 from ottla.model.errors import StartError
 from ottla.model.types import TopicPartition
 

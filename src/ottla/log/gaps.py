@@ -28,10 +28,19 @@ from ottla.model.records import batch_without_records
 log = logging.getLogger(__name__)
 
 
-def fill_gap(disk: Disk, segment: Segment, end_offset: int, next_offset: int, leader_epoch: int) -> bool:
+def fill_gap(
+    disk: Disk,
+    segment: Segment,
+    end_offset: int,
+    next_offset: int,
+    leader_epoch: int,
+    *,
+    maybe_compacted: bool = False,
+) -> bool:
     """Append a batch without records for the offsets from ``end_offset`` up to ``next_offset``; the caller syncs.
 
     Return False, without a change, if the segment cannot hold such offsets: then ``next_offset`` itself is damaged.
+    With ``maybe_compacted`` the offsets may be those of records that a compaction has removed.
     """
     if next_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX:
         log.error(
@@ -39,7 +48,13 @@ def fill_gap(disk: Disk, segment: Segment, end_offset: int, next_offset: int, le
             "path=%s log_end_offset=%d noted_offset=%d", segment.path(".log"), end_offset, next_offset,
         )  # fmt: skip
         return False
-    report_gap(segment.path(".log"), end_offset, next_offset)
+    if maybe_compacted:
+        log.warning(
+            "no records have these offsets: a compaction or a power failure removed them "
+            "path=%s first_missing_offset=%d next_offset=%d", segment.path(".log"), end_offset, next_offset,
+        )  # fmt: skip
+    else:
+        report_gap(segment.path(".log"), end_offset, next_offset)
     batch = batch_without_records(end_offset, next_offset, leader_epoch)
     disk.pwrite(segment.file.fd, batch, segment.size_bytes)
     segment.note_append(next_offset - 1, len(batch), NO_TIMESTAMP, INDEX_INTERVAL_BYTES)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.env.disk import NO_DESCRIPTORS, Disk, WriteFailed
-from ottla.log.checkpoints import read_clean_stop, read_offsets, read_topic_ids
+from ottla.log.checkpoints import CleanStop, read_clean_stop, read_offsets, read_topic_ids
 from ottla.log.dir_checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS, DirCheckpoints
 from ottla.log.directories import CheckpointedOffsets, DirContent, LogDir, Missing
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.folders import Owner, PartitionSpec, check_topic_id, complete_topic_id, partition_of
 from ottla.log.log import Log
-from ottla.log.recovery import CleanStop, open_log
+from ottla.log.recovery import open_log
 from ottla.log.segment import Segment
 from ottla.model.types import TopicPartition, topic_id_text
 

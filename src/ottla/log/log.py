@@ -136,7 +136,7 @@ class Log(LogState):
         if crc32c(view[start + CRC_FROM : end]) != crc:
             raise CorruptMessage("the batch's checksum does not match its bytes")
         if not self._plain or max_ts - now_ms > self._after_max_ms:
-            buffer, view, start, end, max_ts = self._transform(buffer, view, start, end, now_ms, opened)
+            buffer, view, start, end, max_ts = self._transform(buffer, view, start, end, now_ms=now_ms, opened=opened)
             size = end - start
             length = size - LENGTH_END
             if max_ts - now_ms > self._after_max_ms:
@@ -254,7 +254,7 @@ class Log(LogState):
         return replication.append_as_follower(self, records, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def _transform(
-        self, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int, opened: TopicSettings | None
+        self, buffer: FrameBuffer, view: memoryview, start: int, end: int, *, now_ms: int, opened: TopicSettings | None
     ) -> tuple[FrameBuffer, memoryview, int, int, int]:
         """Return the batch (buffer, view, start, end, max timestamp) as the topic's settings require it.
 
@@ -264,7 +264,9 @@ class Log(LogState):
         header = BatchHeader._make(_unpack_header(buffer, start))
         max_ts = header.max_timestamp
         if opened is not settings:
-            stored = open_for(self.name.topic, settings, view[start:end], header, now_ms, self.inline_budget)
+            stored = open_for(
+                self.name.topic, settings, view[start:end], header, now_ms=now_ms, budget=self.inline_budget
+            )
             if stored is not None:
                 buffer = bytearray(stored)
                 view, start, end = memoryview(buffer), 0, len(buffer)
@@ -485,12 +487,15 @@ class Log(LogState):
     ) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record at or after ``timestamp``; None if there is none."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        return find_offset(list(self.segments), timestamp, self.log_start_offset, end_offset, inflate_max, find)
+        return find_offset(
+            list(self.segments), timestamp, find,
+            log_start_offset=self.log_start_offset, end_offset=end_offset, inflate_max=inflate_max,
+        )  # fmt: skip
 
     def newest_timestamp(self, find: FindRecord = max_timestamp_record) -> tuple[int, int] | None:
         """Return offset and timestamp of the written record with the largest timestamp; None if there is none."""
         inflate_max = self.settings.max_message_bytes * _INFLATE_MAX
-        return find_newest(list(self.segments), self.written_end_offset, inflate_max, find)
+        return find_newest(list(self.segments), find, end_offset=self.written_end_offset, inflate_max=inflate_max)
 
     # -- sync -----------------------------------------------------------------------------------------------------
 

@@ -104,6 +104,7 @@ class LogState:
         self.synced_end_offset = log_end_offset
         #: all records below this offset were compacted: they have only one value per key
         self.first_dirty_offset = 0
+        self.is_uncleanable = False  # whether a batch or file is unreadable: no compaction until the next start
         self.leader_epoch = max(epochs.latest, 0)
 
         # Pending

@@ -172,7 +172,7 @@ def schema_rules(topic: str, settings: TopicSettings) -> SchemaRules:
 
 
 def open_for(
-    topic: str, settings: TopicSettings, batch: Bytes, header: BatchHeader, now_ms: int, budget: InlineBudget
+    topic: str, settings: TopicSettings, batch: Bytes, header: BatchHeader, *, now_ms: int, budget: InlineBudget
 ) -> bytes | None:
     """Return the batch as the topic stores it, None if it stays as it is. Raise InvalidRecord or NeedsOpening."""
     rules = rules_for(settings, header, now_ms)

@@ -299,7 +299,8 @@ class Producers:
             return self._replay_control(header, batch)
         self.note(
             header.producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta,
-            header.base_offset, header.max_timestamp, transactional=bool(header.attributes & TRANSACTIONAL),
+            base_offset=header.base_offset, timestamp=header.max_timestamp,
+            transactional=bool(header.attributes & TRANSACTIONAL),
         )  # fmt: skip
         return None
 
@@ -308,10 +309,10 @@ class Producers:
         producer_id: int,
         epoch: int,
         base_sequence: int,
-        delta: int,
+        last_offset_delta: int,
+        *,
         base_offset: int,
         timestamp: int,
-        *,
         transactional: bool = False,
     ) -> None:
         """Apply a data batch of the log, without checks."""
@@ -320,9 +321,9 @@ class Producers:
             entry = entry.with_epoch(epoch) if entry is not None else ProducerEntry(epoch)
         is_new = entry.next_sequence < 0
         if base_sequence >= 0:
-            entry.note(base_sequence, delta, base_offset, timestamp)
+            entry.note(base_sequence, last_offset_delta, base_offset, timestamp)
         else:
-            entry.note_unsequenced(base_offset, base_offset + delta, timestamp)
+            entry.note_unsequenced(base_offset, base_offset + last_offset_delta, timestamp)
         if transactional and not entry.txn_bit:
             self.begin(producer_id, entry, base_offset)
         if is_new:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 from ottla.env.disk import Disk, WriteFailed, read_derived_file
 from ottla.log.file_region import SegmentFile
 from ottla.log.folders import METADATA, sync_file
-from ottla.log.index import POSITION_MASK, OffsetIndex, TimeIndex
+from ottla.log.index import POSITION_MASK, RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex
 from ottla.log.transactions import EndedTransaction, index_checksum, index_from_bytes, index_to_bytes
 from ottla.model.batch import HEADER_BYTES, LENGTH_END, LENGTH_MIN, MAGIC, BatchHeader, read_header
 from ottla.model.errors import CorruptMessage
@@ -183,6 +183,8 @@ class Segment:
         """Rebuild both indexes from all batch headers. This is slow: use it only for missing or damaged indexes."""
         rebuilt = Segment(self._disk, self.directory, self.base_offset)
         for _, header in self.headers():
+            if not 0 <= header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX:
+                break  # the header is damaged, as its readers find out
             rebuilt.note_append(header.last_offset, header.size_bytes, header.max_timestamp, INDEX_INTERVAL_BYTES)
         if rebuilt.max_timestamp != NO_TIMESTAMP:
             rebuilt.time_index.maybe_append(rebuilt.max_timestamp, rebuilt.max_timestamp_offset - self.base_offset)

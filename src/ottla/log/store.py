@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ottla.env.advice import directory_advice
-from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk, WriteFailed
+from ottla.env.disk import NO_DESCRIPTORS, NO_ROOM, Disk
 from ottla.env.tasks import Threads
-from ottla.log.checkpoints import CLEAN_STOP
+from ottla.log.checkpoints import CLEAN_STOP, CleanStop
 from ottla.log.clean_stop import stop_cleanly
 from ottla.log.dir_checkpoints import DirCheckpoints
 from ottla.log.directories import CheckpointedOffsets, LogDir, Missing, abandon_files, write_meta
@@ -36,8 +36,7 @@ from ottla.log.folders import METADATA, PartitionSpec, partition_of, set_aside, 
 from ottla.log.loading import empty_log, open_folder, read_directory
 from ottla.log.log import Log
 from ottla.log.moving import FUTURE, FutureLog
-from ottla.log.recovery import CleanStop
-from ottla.log.segment import Segment
+from ottla.log.segment_jobs import SegmentJobs
 from ottla.log.truncation import Truncation
 from ottla.model.errors import StartError
 from ottla.model.types import TopicPartition
@@ -83,6 +82,7 @@ class LogStore:
         self.on_dir_failed: Callable[[LogDir, OSError], None] = lambda *_: None
         #: called when ``synced_start_offset`` of a log has advanced
         self.on_start_synced: Callable[[Log], None] = lambda _: None
+        self._segment_jobs = SegmentJobs(disk, threads, sync_failed=self._sync_failed)
         self.checkpoints = DirCheckpoints(
             disk,
             threads,
@@ -96,6 +96,9 @@ class LogStore:
 
     def _dir_failed(self, directory: LogDir, error: OSError) -> None:
         self.on_dir_failed(directory, error)
+
+    def _sync_failed(self, of: Log, error: OSError) -> None:
+        self.on_dir_failed(self.dir_of(of), error)
 
     # -- start ----------------------------------------------------------------------------------------------------
 
@@ -208,6 +211,8 @@ class LogStore:
         if found.cleaner_offsets is not None:
             # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
             self.checkpoints.write_cleaner_offsets(directory)
+        opened = (name for name in directory.high_watermarks if name in directory.logs)
+        directory.high_watermarks = {name: directory.high_watermarks[name] for name in opened}
         return found.missing(self._disk, specs)
 
     def begin_writing(self) -> None:
@@ -266,7 +271,7 @@ class LogStore:
         self._open(directory, spec, missing.clean, no_offsets)
 
     def _add(self, directory: LogDir, opened: Log) -> Log:
-        opened.on_roll = self._sync_sealed_segment
+        opened.on_roll = self._segment_jobs.sync_sealed
         opened.lower_checkpoints = self.lower_checkpoints
         opened.on_gap = self._note_gap
         directory.logs[opened.name] = opened
@@ -364,14 +369,12 @@ class LogStore:
 
         The files of an offline directory stay.
         """
-        removed = self.logs.pop(name, None)
+        removed = self.logs.get(name)
         if removed is None:
             return
-        topic_id, directory = self._topic_ids.pop(name), self.dir_of(removed)
-        del directory.logs[name]
-        directory.unreadable.pop(name, None)
+        topic_id, directory = self._topic_ids[name], self.dir_of(removed)
+        self.release(name)
         directory.cleaner_offsets.pop(name, None)
-        abandon_files(removed)
         if removed.make_folder is not None or directory.offline:
             return
         target = os.path.join(directory.path, f"{name}.{unique}-delete")
@@ -379,10 +382,31 @@ class LogStore:
         self._removed.add((name, topic_id))
         self._remove_folder(target, partial(self._removed_synced, directory, (name, topic_id)))
 
+    def release(self, name: TopicPartition) -> None:
+        """Remove the log from the store. Its folder stays, as that of a partition which a start does not know."""
+        removed = self.logs.pop(name)
+        directory = self.dir_of(removed)
+        cleaner_offset = directory.cleaner_offsets.get(name)
+        directory.forget(name)
+        if cleaner_offset is not None:
+            directory.cleaner_offsets[name] = cleaner_offset
+        del self._topic_ids[name]
+        abandon_files(removed)
+
     def _removed_synced(self, directory: LogDir, removed: tuple[TopicPartition, bytes], error: OSError | None) -> None:
         self._removed.discard(removed)
         if error is not None:  # the folder may come back, so the directory must not count as that of the last run
             self.on_dir_failed(directory, error)
+
+    def check_invariants(self, served: Mapping[TopicPartition, Log]) -> None:
+        """Raise AssertionError if the logs are not those that are served, or a directory knows another one."""
+        assert self.logs == served, "logs"
+        assert self._topic_ids.keys() == served.keys(), "_topic_ids"
+        assert sum(len(directory.logs) for directory in self.dirs) == len(served), "logs of directories"
+        for directory in self.dirs:
+            assert directory.logs.items() <= served.items(), "logs of a directory"
+            known = {*directory.unreadable, *directory.high_watermarks}
+            assert known <= directory.logs.keys(), "offsets of a directory"
 
     def topic_id_of(self, name: TopicPartition) -> bytes | None:
         """Return the id of the topic whose log this is, None if there is none."""
@@ -469,70 +493,15 @@ class LogStore:
         # Sync the new name first: a power failure must not bring back the old one without some of the files.
         self._threads.submit(partial(self._disk.fsync_dir, os.path.dirname(path)), done)
 
-    # -- seal and delete segments ---------------------------------------------------------------------------------
-
-    def _sync_sealed_segment(self, of: Log, sealed: Segment) -> None:
-        """Sync a sealed segment and write its indexes in a thread; the recovery point then advances past it."""
-        segments, of.sealed_unindexed = [*of.sealed_unindexed, sealed], []
-        sizes = [(segment, segment.size_bytes) for segment in segments]
-
-        def work() -> None:
-            for segment in segments:
-                of.sync_sealed(segment)
-
-        def done(error: OSError | None) -> None:
-            remaining = [segment for segment in segments if not segment.dropped]
-            if not remaining:
-                return
-            if error is None:
-                of.note_segments_synced(sizes)
-                # Close the files, so that sealed segments use no file descriptors. Readers open them again.
-                for segment in remaining:
-                    segment.release_file()
-            elif error.errno in NO_ROOM or error.errno in NO_DESCRIPTORS:
-                # Only indexes or snapshots are missing. Until they are written, recovery would read the segments.
-                log.warning(
-                    "sealed segment has no index yet, retrying at the next roll dir=%s error=%s", of.directory, error
-                )
-                of.sealed_unindexed += remaining
-            elif isinstance(error, WriteFailed):
-                self.on_dir_failed(self.dir_of(of), error)
-            else:
-                log.error("sealed segment has no index, a file is unreadable dir=%s error=%s", of.directory, error)
-                of.sealed_unindexed += remaining
-
-        self._threads.submit(work, done)
+    # -- drop segments --------------------------------------------------------------------------------------------
 
     def advance_log_start(self, of: Log, offset: int) -> None:
         """Advance the log start offset. A thread syncs it, another deletes the files of the segments before it."""
         dropped = of.advance_log_start(offset)
         if of.log_start_offset > of.synced_start_offset:
             self.checkpoints.sync_starts(self.dir_of(of))
-        if not dropped:
-            return
-        # Delete older segments first, even those of an earlier job that is not done yet. A power failure between two
-        # jobs in the other order would leave a gap, and recovery would discard all segments after it.
-        undeleted = of.undeleted.copy()
-
-        def work() -> None:
-            if not of.deleted:
-                # Sync the names of the remaining segments first: a power failure must not lose these too.
-                self._disk.fsync_dir(of.directory)
-                for segment in undeleted:
-                    segment.delete_files()
-                # Sync before the recovery point advances: a segment without indexes must not reappear below it.
-                self._disk.fsync_dir(of.directory)
-
-        def done(error: OSError | None) -> None:
-            if error is None:
-                of.undeleted = [segment for segment in of.undeleted if segment not in undeleted]
-            elif not of.deleted:
-                _report(error, "remove segments from", first)
-
-        # ``done`` refers to the segments, so that their files close after they were deleted.
-        first, last = dropped[0].path(".log"), dropped[-1].path(".log")
-        log.info("segments deleted first=%s last=%s count=%d", first, last, len(dropped))
-        self._threads.submit(work, done)
+        if dropped:
+            self._segment_jobs.delete_dropped(of, dropped)
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 

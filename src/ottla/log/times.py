@@ -15,7 +15,13 @@ FindRecord = Callable[..., tuple[int, int] | None]
 
 
 def find_offset(
-    segments: list[Segment], timestamp: int, log_start_offset: int, end_offset: int, inflate_max: int, find: FindRecord
+    segments: list[Segment],
+    timestamp: int,
+    find: FindRecord,
+    *,
+    log_start_offset: int,
+    end_offset: int,
+    inflate_max: int,
 ) -> tuple[int, int] | None:
     """Return offset and timestamp of the first record at or after ``timestamp`` in [log_start_offset, end_offset).
 
@@ -38,7 +44,9 @@ def find_offset(
     return None
 
 
-def find_newest(segments: list[Segment], end_offset: int, inflate_max: int, find: FindRecord) -> tuple[int, int] | None:
+def find_newest(
+    segments: list[Segment], find: FindRecord, *, end_offset: int, inflate_max: int
+) -> tuple[int, int] | None:
     """Return offset and timestamp of the record with the largest timestamp below ``end_offset``, or None."""
     newest: Segment | None = None
     newest_timestamp, newest_offset = NO_TIMESTAMP, -1
@@ -51,11 +59,11 @@ def find_newest(segments: list[Segment], end_offset: int, inflate_max: int, find
     for position, header in newest.headers(newest.position_of(newest_offset)):
         if header.max_timestamp == newest_timestamp and header.record_count:
             return find(newest.batch(position, header), max_bytes=inflate_max)
-    return _newest_by_scan(segments, end_offset, inflate_max, find)
+    return _newest_by_scan(segments, find, end_offset=end_offset, inflate_max=inflate_max)
 
 
 def _newest_by_scan(
-    segments: list[Segment], end_offset: int, inflate_max: int, find: FindRecord
+    segments: list[Segment], find: FindRecord, *, end_offset: int, inflate_max: int
 ) -> tuple[int, int] | None:
     """Do the same by reading every header, because compaction has removed all records of the newest batch."""
     newest: tuple[Segment, int, BatchHeader] | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ottla.env.disk import Disk
+from ottla.log.checkpoints import CleanStop
 from ottla.log.log import Log
 from ottla.log.opening import NeedsOpening
-from ottla.log.recovery import CleanStop, open_log
+from ottla.log.recovery import open_log
 from ottla.model.batch import PREFIX, PREFIX_BYTES, read_header
 from ottla.model.opening import open_batch
 from ottla.model.records import Record, build_batch

@@ -666,7 +666,7 @@ def test_damaged_batch_makes_a_log_uncleanable_and_changes_nothing(fixture: Comp
     fixture.disk.pwrite(segment.file.fd, b"!", segment.size_bytes - 3)
     fixture.begin()
     fixture.threads.run()
-    assert fixture.log in fixture.compactor.uncleanable
+    assert fixture.log.is_uncleanable
     assert fixture.segments() == [0, 3, 6, 9]
     assert fixture.files() == [name for name in fixture.files() if not name.endswith((".cleaned", ".swap"))]
 
@@ -844,7 +844,7 @@ def test_swap_that_kafka_began_is_finished(fixture: CompactionFixture, rooms: li
 
 def job_of(sources: list[Source], end_offset: int) -> CleanJob:
     producers = Producers()
-    producers.note(5, 0, 0, 0, 3, 0)
+    producers.note(5, 0, 0, 0, base_offset=3, timestamp=0)
     return CleanJob(
         sources=tuple(sources), first_dirty_offset=0, end_offset=end_offset, now_ms=NOW, delete_retention_ms=0,
         output_bytes_max=1 << 30, index_interval_bytes=100, keys_max=1000, read_bytes=200, inflate_bytes_max=1 << 20,

@@ -21,7 +21,7 @@ from tests.unit.log.log_fixtures import (
 )
 from tests.unit.log.txn_fixtures import Client, end_txn, values
 
-from ottla.log.recovery import CleanStop
+from ottla.log.checkpoints import CleanStop
 from ottla.log.retention import retention_start_offset
 from ottla.log.segment import TXN_CHECKSUM
 from ottla.model.settings import TopicSettings
@@ -56,6 +56,18 @@ def damages(size: int) -> list[Change]:
 
 
 INDEXED = topic(segment_bytes=3000, index_interval_bytes=60, retention_ms=5000)
+
+
+def test_indexes_are_rebuilt_up_to_a_header_with_an_impossible_offset() -> None:
+    disk = new_disk()
+    log = open_at(disk, topic())
+    write(log, *(batch(2, size=3000, timestamp=NOW + number) for number in range(10)))
+    segment = log.segments[0]
+    (position,) = (at for at, header in segment.headers() if header.base_offset == 8)
+    before = [segment.offset_index.entry_before(offset) for offset in range(8)]
+    disk.pwrite(segment.file.fd, b"\x40", position)
+    segment.rebuild_indexes()
+    assert [segment.offset_index.entry_before(offset) for offset in range(8)] == before
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

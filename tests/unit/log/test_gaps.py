@@ -22,9 +22,9 @@ from tests.unit.log.log_fixtures import (
 )
 from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 
+from ottla.log.checkpoints import CleanStop
 from ottla.log.dir_checkpoints import HIGH_WATERMARKS
 from ottla.log.log import Log
-from ottla.log.recovery import CleanStop
 from ottla.model.batch import read_header
 from ottla.model.records import batch_without_records, iterate_records
 from ottla.testing.disk import MemoryDisk

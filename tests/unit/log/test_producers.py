@@ -49,7 +49,9 @@ def write_randomly(producers: Producers, draws: random.Random, steps: int) -> No
         transactional = bool(known and known.txn_bit) or draws.random() < 0.2
         entry, repeated = producers.check(pid, epoch, max(sequence, 0), delta, transactional=transactional)
         assert repeated is None
-        producers.note(pid, entry.epoch, max(sequence, 0), delta, offset, stamp, transactional=transactional)
+        producers.note(
+            pid, entry.epoch, max(sequence, 0), delta, base_offset=offset, timestamp=stamp, transactional=transactional
+        )
         offset += delta + 1
 
 
@@ -72,7 +74,7 @@ def test_idle_producers_are_known_as_well_as_active_ones(seed: int, monkeypatch:
 def test_idle_producer_is_checked_as_an_active_one() -> None:
     producers = Producers()
     for pid in range(50):
-        producers.note(pid, 1, 0, 4, 5 * pid, 0)
+        producers.note(pid, 1, 0, 4, base_offset=5 * pid, timestamp=0)
     assert producers.count == 50
     assert len(producers.entries) <= 6
     for pid in range(50):
@@ -90,9 +92,9 @@ def test_idle_producer_is_checked_as_an_active_one() -> None:
 def test_window_of_an_idle_producer_is_kept() -> None:
     producers = Producers()
     for offset in range(8):
-        producers.note(1, 0, offset, 0, offset, 0)
+        producers.note(1, 0, offset, 0, base_offset=offset, timestamp=0)
     for pid in range(100, 140):
-        producers.note(pid, 0, 0, 0, pid, 0)
+        producers.note(pid, 0, 0, 0, base_offset=pid, timestamp=0)
         producers.check(pid, 0, 1, 0)
     assert 1 not in producers.entries
     entry = producers.get(1)
@@ -105,7 +107,7 @@ def test_window_of_an_idle_producer_is_kept() -> None:
 def test_producer_with_an_open_transaction_is_never_idle() -> None:
     producers = Producers()
     for pid in range(40):
-        producers.note(pid, 0, 0, 0, pid, 0, transactional=True)
+        producers.note(pid, 0, 0, 0, base_offset=pid, timestamp=0, transactional=True)
     assert set(producers.entries) == set(producers.open) == set(range(40))
     assert producers.evict(100) == 0
 
@@ -114,7 +116,7 @@ def test_producer_with_an_open_transaction_is_never_idle() -> None:
 def test_longest_idle_producers_are_evicted_first() -> None:
     producers = Producers()
     for pid in range(10):
-        producers.note(pid, 0, 0, 0, pid, 0)
+        producers.note(pid, 0, 0, 0, base_offset=pid, timestamp=0)
     assert producers.evict(3) == 3
     assert [pid for pid in range(10) if producers.get(pid) is None] == [2, 3, 4]
     entry, repeated = producers.check(3, 0, 17, 0)
@@ -125,6 +127,6 @@ def test_longest_idle_producers_are_evicted_first() -> None:
 def test_idle_producers_expire() -> None:
     producers = Producers()
     for pid in range(10):
-        producers.note(pid, 0, 0, 0, pid, -1 if pid == 9 else pid * 100)
+        producers.note(pid, 0, 0, 0, base_offset=pid, timestamp=-1 if pid == 9 else pid * 100)
     producers.expire(500)
     assert sorted(pid for pid, _ in producers.items()) == [5, 6, 7, 8]

@@ -25,8 +25,8 @@ from tests.unit.log.log_fixtures import (
     write,
 )
 
+from ottla.log.checkpoints import CleanStop
 from ottla.log.log import Log
-from ottla.log.recovery import CleanStop
 from ottla.log.segment import Segment
 from ottla.model.batch import LENGTH_END, read_header
 from ottla.model.errors import OffsetOutOfRange
@@ -421,12 +421,46 @@ def test_hole_between_segments_ends_the_log() -> None:
     assert write(log, batch()) == [2]
 
 
-def test_holes_of_a_compacted_topic_stay() -> None:
+def test_holes_inside_segments_of_a_compacted_topic_stay_and_those_between_segments_are_filled() -> None:
+    """Without checkpoints, a power failure may have removed the end of a segment whose successor's name was durable."""
     disk = new_disk()
     segments_at(disk, (0, [0, 3]), (5, [6, 9]))
     log = open_at(disk, topic(cleanup_policy="compact"))
-    assert offsets(log) == [(0, 1), (3, 4), (6, 7), (9, 10)]
+    assert offsets(log) == [(0, 1), (3, 4), (4, 5), (6, 7), (9, 10)]
     assert log.log_end_offset == 10
+
+
+def test_holes_between_segments_below_the_cleaner_checkpoint_stay() -> None:
+    disk = new_disk()
+    segments_at(disk, (0, [0, 3]), (5, [6, 9]))
+    log = open_at(disk, topic(cleanup_policy="compact"), cleaner_offset=10)
+    assert offsets(log) == [(0, 1), (3, 4), (6, 7), (9, 10)]
+
+
+def test_batch_in_a_hole_has_the_epoch_of_the_batches_before_it() -> None:
+    """Followers refuse a batch whose epoch is lower than that of a batch before it."""
+
+    def in_epoch(epoch: int, *held: int) -> bytes:
+        batches = (stored(batch(), offset) for offset in held)
+        return b"".join(data[:12] + epoch.to_bytes(4, "big") + data[16:] for data in batches)
+
+    disk = new_disk()
+    put(disk, path_of(0, ".log"), in_epoch(0, 0, 1))
+    put(disk, path_of(5, ".log"), in_epoch(0, 5, 6))
+    put(disk, path_of(7, ".log"), in_epoch(5, 7, 8))
+    put(disk, f"{FOLDER}/leader-epoch-checkpoint", b"0\n2\n0 0\n5 7\n")
+    log = open_at(disk, topic(cleanup_policy="compact"))
+    epochs = [(header.base_offset, header.leader_epoch) for each in log.segments for _, header in each.headers()]
+    assert epochs == [(0, 0), (1, 0), (2, 0), (5, 0), (6, 0), (7, 5), (8, 5)]
+
+
+def test_segment_that_lost_its_last_batch_in_a_compacted_topic_is_filled_up_to_the_next() -> None:
+    """The name of an empty segment survived a power failure, and the last batch of the segment before it did not."""
+    disk = new_disk()
+    segments_at(disk, (0, [0, 1, 2]), (4, []))
+    log = open_at(disk, topic(cleanup_policy="compact"))
+    assert offsets(log) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert write(log, batch()) == [4]
 
 
 def test_holes_below_the_recovery_point_stay_and_those_between_segments_are_filled() -> None:
