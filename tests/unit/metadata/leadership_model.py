@@ -15,8 +15,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from ottla.broker.metadata import leadership, reassignment
-from ottla.broker.metadata.view import LOG_LOST, NO_LEADER, BrokerView, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.broker.metadata import leadership, reassignment, unclean_marks
+from ottla.broker.metadata.broker_nodes import BrokerView
+from ottla.broker.metadata.view import LOG_LOST, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
 from ottla.model.errors import KafkaError
 from ottla.model.types import Endpoint
 
@@ -331,7 +332,7 @@ class Model:
         end = LogEnd(broker.broker_id, broker.log[-1][0] if broker.log else -1, len(broker.log))
         if broker.is_lost:
             end = LogEnd(broker.broker_id, -1, LOG_LOST)
-        marked = leadership.mark_unclean(self.topic(), broker.broker_id, {0: end})
+        marked = unclean_marks.mark_unclean(self.topic(), broker.broker_id, {0: end})
         if marked is not None:
             self.store(marked.partitions[0], f"broker {broker.broker_id} starts uncleanly")
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.broker.metadata.broker_nodes import BrokerView
 from ottla.broker.metadata.decide import load_view
 from ottla.broker.metadata.embedded import EmbeddedStore
 from ottla.broker.metadata.nodes import SKELETON, ops_create_skeleton, state_path, to_json, topic_path
@@ -26,7 +27,7 @@ from ottla.broker.metadata.topic_plans import (
     plan_create_partitions,
     plan_create_topic,
 )
-from ottla.broker.metadata.view import NO_LEADER, BrokerView, ClusterView, PartitionView, TopicView
+from ottla.broker.metadata.view import NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.model.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,

@@ -19,11 +19,8 @@ from ottla.broker.metadata.leadership import (
     elect_unclean,
     imbalance,
     leave,
-    mark_offline,
-    mark_unclean,
     ops_change_isr,
     ops_elect,
-    ops_mark_unclean,
     replace_partition,
     set_min_isr,
 )
@@ -41,6 +38,7 @@ from ottla.broker.metadata.nodes import (
 )
 from ottla.broker.metadata.store import Changed, Check, Create, MetadataStore, Node, Put, VersionConflict
 from ottla.broker.metadata.topic_plans import ops_create_topic
+from ottla.broker.metadata.unclean_marks import mark_offline, mark_unclean, ops_mark_unclean
 from ottla.broker.metadata.view import (
     LOG_LOST,
     LOG_OFFLINE,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from tests.unit.metadata.leadership_model import Broker, Model, Moving, Violation, run
 
-from ottla.broker.metadata import leadership, reassignment
+from ottla.broker.metadata import leadership, reassignment, unclean_marks
 from ottla.broker.metadata.view import LOG_LOST, NO_LEADER, LogEnd, PartitionView, TopicView
 
 #: runs within which each planted bug must be found
@@ -16,7 +17,7 @@ SEEDS = 300
 
 _elect_partition = leadership.elect_partition
 _with_isr = leadership._with_isr
-_mark_unclean = leadership.mark_unclean
+_mark_unclean = unclean_marks.mark_unclean
 
 
 @pytest.mark.parametrize(
@@ -306,18 +307,18 @@ def _ignores_the_leader_epoch(
 
 
 @pytest.mark.parametrize(
-    ("play", "name", "bug"),
+    ("play", "module", "name", "bug"),
     [
-        (wiped_disk, "_highest_unclean", _elects_a_lost_log),
-        (wiped_disk, "mark_unclean", _forgets_lost_logs),
-        (former_leader_proposes, "change_isr", _ignores_the_leader_epoch),
-        (followers_start_while_the_leader_does_not_know, "mark_unclean", _marks_and_stays_in_the_isr),
+        (wiped_disk, leadership, "_highest_unclean", _elects_a_lost_log),
+        (wiped_disk, unclean_marks, "mark_unclean", _forgets_lost_logs),
+        (former_leader_proposes, leadership, "change_isr", _ignores_the_leader_epoch),
+        (followers_start_while_the_leader_does_not_know, unclean_marks, "mark_unclean", _marks_and_stays_in_the_isr),
     ],
 )
 def test_rare_sequence_finds_a_wrong_decision(
-    monkeypatch: pytest.MonkeyPatch, play: Callable[[], None], name: str, bug: Callable[..., object]
+    monkeypatch: pytest.MonkeyPatch, play: Callable[[], None], module: ModuleType, name: str, bug: Callable[..., object]
 ) -> None:
     play()
-    monkeypatch.setattr(leadership, name, bug)
+    monkeypatch.setattr(module, name, bug)
     with pytest.raises(Violation, match="leads without acknowledged records"):
         play()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.metadata.leadership import mark_unclean
 from ottla.broker.metadata.multis import check_state_size, in_one_multi, names_by_multi
 from ottla.broker.metadata.store import MULTI_BYTES_MAX
+from ottla.broker.metadata.unclean_marks import mark_unclean
 from ottla.broker.metadata.view import ClusterView, LogEnd, PartitionView, TopicView
 from ottla.model.errors import PolicyViolation
 

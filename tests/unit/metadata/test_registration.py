@@ -10,6 +10,7 @@ import pytest
 from tests.unit.metadata.metadata_store_fixtures import Simulated
 
 from ottla.broker.cluster.registration import Lease, Registration, dirs_of_last_run
+from ottla.broker.metadata.broker_nodes import RegisteredDirs
 from ottla.broker.metadata.decide import load_view
 from ottla.broker.metadata.nodes import (
     broker_json,
@@ -20,7 +21,6 @@ from ottla.broker.metadata.nodes import (
     unregistered_json,
 )
 from ottla.broker.metadata.store import Delete, MetadataStore, Node, Put
-from ottla.broker.metadata.view import RegisteredDirs
 from ottla.model.errors import StartError
 from ottla.model.types import Endpoint
 

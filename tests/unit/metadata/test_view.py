@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.metadata.broker_nodes import BrokerView
 from ottla.broker.metadata.nodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
@@ -29,7 +30,6 @@ from ottla.broker.metadata.store import Changed, MalformedNode, Node
 from ottla.broker.metadata.view import (
     LOG_LOST,
     NO_LEADER,
-    BrokerView,
     ClusterView,
     ControllerView,
     LogEnd,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ottla.broker.metadata.decide import decide_and_write
-from ottla.broker.metadata.store import MetadataStore, Op
-from ottla.broker.metadata.view import ClusterView, TopicView
+from ottla.broker.metadata.store import Changed, MetadataStore, Op
+from ottla.broker.metadata.view import ClusterView, TopicView, ViewChanges
 from ottla.model.settings import BrokerSettings, TopicSettings, min_insync_replicas
 from ottla.model.types import Endpoint
 
@@ -81,6 +82,17 @@ class ClusterMetadata:
         `decide_and_write` says what else ``decide`` must be prepared for, and what this raises.
         """
         return await decide_and_write(self.store, view or self.view, decide, turn=self._turn, watched=watched)
+
+    async def follow(self, announce: Callable[[ViewChanges], None]) -> None:
+        """Apply all metadata to the view, then all changes, and report them to ``announce``."""
+        await self.store.watch("/", partial(self._apply, announce))
+
+    def _apply(self, announce: Callable[[ViewChanges], None], changes: list[Changed]) -> None:
+        """Apply changes of the store. It calls this in commit order, before it completes the request for the change."""
+        changed = self.view.apply(changes)
+        if changed.broker_settings:
+            self.apply_dynamic_settings()
+        announce(changed)
 
     def apply_dynamic_settings(self) -> None:
         """Use the settings that the view has for this broker and for all brokers. Raise InvalidSettings."""

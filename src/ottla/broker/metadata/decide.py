@@ -60,9 +60,14 @@ _READ_BACK_S = 20.0
 
 
 async def decide_and_write(
-    store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
-    turn: asyncio.Lock, watched: bool = True, repeated: bool = False,
-) -> R:  # fmt: skip
+    store: MetadataStore,
+    view: ClusterView,
+    decide: Callable[[ClusterView], tuple[Sequence[Op], R]],
+    *,
+    turn: asyncio.Lock,
+    watched: bool = True,
+    repeated: bool = False,
+) -> R:
     """Write the operations that ``decide`` returns for the current metadata, and return its other result.
 
     ``view`` is kept current by a watch if it is ``watched``. ``decide`` must not change anything: it is called again
@@ -97,9 +102,12 @@ class _Done(NamedTuple, Generic[R]):
 
 
 async def _try(
-    store: MetadataStore, view: ClusterView, decide: Callable[[ClusterView], tuple[Sequence[Op], R]], *,
+    store: MetadataStore,
+    view: ClusterView,
+    decide: Callable[[ClusterView], tuple[Sequence[Op], R]],
+    *,
     is_current: bool,
-) -> _Done[R] | None:  # fmt: skip
+) -> _Done[R] | None:
     """Decide and write once. Return None after a conflict, and if a refusal may be based on an old view."""
     try:
         ops, result = decide(view)
@@ -113,9 +121,12 @@ async def _try(
 
 
 async def read_and_write(
-    store: MetadataStore, read: Callable[[], Awaitable[T]], decide: Callable[[T], tuple[Sequence[Op], R]], *,
+    store: MetadataStore,
+    read: Callable[[], Awaitable[T]],
+    decide: Callable[[T], tuple[Sequence[Op], R]],
+    *,
     repeatable: bool = False,
-) -> R:  # fmt: skip
+) -> R:
     """Write the operations that ``decide`` returns for what ``read`` returns, and return its other result.
 
     After a conflict, read and decide again. A ``repeatable`` change may be applied twice: it is also decided again if

@@ -13,10 +13,10 @@ part of the partition's state (``set_min_isr``): leader and controller use the s
 
 A log is **unclean** if its broker stopped uncleanly: records that were not synced may be missing. The broker writes the
 end of such a log into the state before it registers. A log is also unclean while it is offline because its disk failed;
-the broker writes that into the state at once. While another replica leads, an unclean one leaves the ISR; it comes back
-when the leader adds it. If all members of the ISR and of the ELR are alive and unclean, the one with the
-highest (last epoch, end offset) has every acknowledged record, because ``min.insync.replicas`` replicas had synced the
-record, and each member had the record and lost only the end of its log.
+the broker writes that into the state at once (`unclean_marks.py`). While another replica leads, an unclean one leaves
+the ISR; it comes back when the leader adds it. If all members of the ISR and of the ELR are alive and unclean, the one
+with the highest (last epoch, end offset) has every acknowledged record, because ``min.insync.replicas`` replicas had
+synced the record, and each member had the record and lost only the end of its log.
 
     leader alive and not unclean     dead and unclean members leave the ISR
     otherwise                        elect the first electable replica of the ISR, in the order of the assignment
@@ -37,7 +37,7 @@ from typing import NamedTuple
 from ottla.broker.metadata.nodes import CONTROLLER_EPOCH, registered_path
 from ottla.broker.metadata.store import Check, Op
 from ottla.broker.metadata.topic_plans import check_topics, put_state
-from ottla.broker.metadata.view import LOG_LOST, LOG_OFFLINE, NO_LEADER, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.broker.metadata.view import LOG_LOST, LOG_OFFLINE, NO_LEADER, ClusterView, PartitionView, TopicView
 from ottla.model.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -58,7 +58,6 @@ IMBALANCE_PERCENTAGE = 10
 
 #: the setting min.insync.replicas of a topic; it counts only for partitions whose state has no value
 MinIsr = Callable[[TopicView], int]
-_NO_RUNS: Mapping[int, int] = {}
 #: min.insync.replicas that the settings ask for in partitions of a topic with this many replicas
 WantedMinIsr = Callable[[ClusterView, TopicView, int], int]
 
@@ -86,7 +85,7 @@ def set_min_isr(view: ClusterView, topic: TopicView, wanted: WantedMinIsr) -> To
             if partition.elr and len(partition.isr) >= effective_min_isr(partition, 1):
                 partition = _without_elr(partition)
         partitions.append(partition)
-    return _with_partitions(topic, partitions)
+    return with_partitions(topic, partitions)
 
 
 def _without_elr(partition: PartitionView) -> PartitionView:
@@ -98,10 +97,15 @@ def _without_elr(partition: PartitionView) -> PartitionView:
 
 
 def elect(
-    view: ClusterView, topics: Iterable[str] | None = None, *, min_isr: MinIsr, now: float = 0.0,
-    below_min: BelowMin | None = None, unclean_allowed: Callable[[TopicView], bool] | None = None,
+    view: ClusterView,
+    topics: Iterable[str] | None = None,
+    *,
+    min_isr: MinIsr,
+    now: float = 0.0,
+    below_min: BelowMin | None = None,
+    unclean_allowed: Callable[[TopicView], bool] | None = None,
     limit: int | None = None,
-) -> list[TopicView]:  # fmt: skip
+) -> list[TopicView]:
     """Return the topics whose leaders, ISR or ELR the controller must change now, with the changes made.
 
     ``topics`` are the topics to look at, None for all. ``below_min`` remembers since when ISRs are too small, and
@@ -122,7 +126,7 @@ def elect(
             if below_min and elected is partition and below_min.is_due(topic.name, number, partition, now):
                 elected = _replace_leader(partition, alive, setting)
             partitions.append(elected)
-        if (new := _with_partitions(topic, partitions)) is not None:
+        if (new := with_partitions(topic, partitions)) is not None:
             changed.append(new)
             if len(changed) == limit:
                 break
@@ -296,9 +300,15 @@ def _replace_leader(partition: PartitionView, alive: Collection[int], min_isr: i
 
 
 def change_isr(
-    topic: TopicView, number: int, *, leader: int, leader_epoch: int, isr: Sequence[int], alive: Collection[int],
+    topic: TopicView,
+    number: int,
+    *,
+    leader: int,
+    leader_epoch: int,
+    isr: Sequence[int],
+    alive: Collection[int],
     min_isr: int,
-) -> PartitionView:  # fmt: skip
+) -> PartitionView:
     """Return the partition with the ISR that its leader proposes; the same object if it has this ISR already.
 
     The leader may add a replica only if it has **synced** everything below the high watermark and has reached the start
@@ -322,95 +332,6 @@ def change_isr(
     return _with_isr(partition, tuple(isr), min_isr).changed()
 
 
-def mark_unclean(
-    topic: TopicView, broker: int, ends: Mapping[int, LogEnd | None], *, runs: Mapping[int, int] = _NO_RUNS,
-    last_run: int = -1, destroyed: Collection[int] = (), never_stored: Collection[int] = (),
-) -> TopicView | None:  # fmt: skip
-    """Return the topic after an unclean stop of a broker; None if the broker is in no ISR and in no ELR.
-
-    ``ends`` are the ends of the broker's logs by partition number, after they were synced; None for a log that has all
-    its records. A partition that is missing there has lost its log. A lost log counts as lost until the leader adds the
-    replica to the ISR.
-
-    ``runs`` has, for each log in a log directory that was recognised, a number of the run that had it last, and
-    ``last_run`` is that of the broker's last run. They differ if the directory was absent meanwhile. A lost log is
-    marked with ``last_run``. A log of exactly this run has its end again, because nothing was committed without it: the
-    replica would have left the ISR and the ELR. A log of an earlier run lacks records that were committed in between,
-    unless it has exactly this end already: then the start that wrote it was interrupted.
-
-    A log that is ``destroyed`` has left traces in the directory in which it was, so no other directory can bring it
-    back: it is marked without a run. A lost log was ``never_stored`` if all directories that were absent since that run
-    have come back and have no trace of it: it had no synced records, so it counts with the end that it has now.
-
-    The mark of an offline log has the number of the run that had it last if its whole directory is offline. It is
-    judged in the same way, and if it is lost later, the mark keeps this number.
-
-    The broker resigns as leader, or leaves the ISR of another leader and stays eligible with this end; the controller
-    decides what follows. The leader epoch rises, so that a leader that has not learned of this change cannot serve the
-    broker's next fetches: it would count them for the ISR and acknowledge records that are behind this end.
-    """
-    partitions = []
-    for number, partition in enumerate(topic.partitions):
-        if broker in partition.isr or broker in partition.elr:
-            offline = next((each for each in partition.unclean if _is_awaited(each, broker)), None)
-            had_last = last_run if offline is None else offline.last_epoch
-            newly_lost = LogEnd(broker, -1 if number in destroyed else had_last, LOG_LOST)
-            end, run = ends.get(number, newly_lost), runs.get(number, -1)
-            if end is None:
-                partitions.append(partition)
-                continue
-            lost = partition.lost_end(broker)
-            if lost is not None:
-                is_back = run == lost.last_epoch != -1 or number in never_stored
-                is_complete = end.end_offset != LOG_LOST and is_back
-                end = end if is_complete else lost  # otherwise what it has now was begun anew, or is older
-            elif end.end_offset == LOG_LOST or (run not in (-1, had_last) and end not in partition.unclean):
-                end = newly_lost
-            elif offline is not None and end.end_offset == LOG_OFFLINE and end.last_epoch != -1:
-                end = offline  # its directory still cannot be used
-            partition = _marked(partition, end)
-        partitions.append(partition)
-    return _with_partitions(topic, partitions)
-
-
-def _is_awaited(end: LogEnd, broker: int) -> bool:
-    return end.broker == broker and end.end_offset == LOG_OFFLINE and end.last_epoch != -1
-
-
-def mark_offline(topic: TopicView, broker: int, runs: Mapping[int, int]) -> TopicView | None:
-    """Return the topic after the disk of a broker failed; None if no partition changes.
-
-    ``runs`` has the partitions whose logs are offline, each with a number of the run that had the log last if its whole
-    directory is offline, else with -1. They are marked as those of an unclean stop are, but until the broker starts
-    again their content is unknown. A log that was lost stays marked as lost.
-    """
-    partitions = [
-        _marked(partition, LogEnd(broker, runs[number], LOG_OFFLINE))
-        if number in runs and must_mark_offline(partition, broker, runs[number]) else partition
-        for number, partition in enumerate(topic.partitions)
-    ]  # fmt: skip
-    return _with_partitions(topic, partitions)
-
-
-def must_mark_offline(partition: PartitionView, broker: int, run: int = -1) -> bool:
-    """Return whether a replica could be elected although its log is offline, or its mark lacks the ``run``."""
-    marks = (end for end in partition.unclean if end.broker == broker and end.end_offset < 0)
-    is_marked = any(end.end_offset == LOG_LOST or end.last_epoch != -1 or run == -1 for end in marks)
-    return not is_marked and (broker in partition.isr or broker in partition.elr)
-
-
-def _marked(partition: PartitionView, end: LogEnd) -> PartitionView:
-    broker = end.broker
-    others = (each for each in partition.unclean if each.broker != broker)
-    marked = partition.changed(unclean=tuple(sorted((*others, end))), leader_epoch=partition.leader_epoch + 1)
-    if partition.leader == broker:
-        return replace(marked, leader=NO_LEADER)
-    if partition.leader != NO_LEADER and broker in partition.isr:
-        isr = tuple(each for each in partition.isr if each != broker)
-        return replace(marked, isr=isr, elr=(*partition.elr, broker))
-    return marked
-
-
 def leave(view: ClusterView, broker: int, *, min_isr: MinIsr) -> list[TopicView]:
     """Return the topics that change when a broker is about to stop: others lead, and it leaves the ISRs.
 
@@ -422,7 +343,7 @@ def leave(view: ClusterView, broker: int, *, min_isr: MinIsr) -> list[TopicView]
     changed = []
     for topic in view.topics.values():
         partitions = [_left(each, broker, alive, topic, min_isr) for each in topic.partitions]
-        if (new := _with_partitions(topic, partitions)) is not None:
+        if (new := with_partitions(topic, partitions)) is not None:
             changed.append(new)
     return changed
 
@@ -504,7 +425,7 @@ def balance_leaders(view: ClusterView, *, percentage: float = IMBALANCE_PERCENTA
             return partition
         return partition.changed(leader=first, leader_epoch=partition.leader_epoch + 1)
 
-    pairs = (_with_partitions(topic, [balanced(each) for each in topic.partitions]) for topic in view.topics.values())
+    pairs = (with_partitions(topic, [balanced(each) for each in topic.partitions]) for topic in view.topics.values())
     return [new for new in pairs if new is not None] if brokers else []
 
 
@@ -550,13 +471,6 @@ def ops_change_isr(view: ClusterView, changed: Iterable[TopicView], registered: 
     return ops_elect(view, topics)
 
 
-def ops_mark_unclean(view: ClusterView, changed: Iterable[TopicView], broker: int) -> list[Op]:
-    """Return the operations by which a starting broker writes the ends of its logs; none if no topic changes."""
-    ops = ops_elect(view, changed)
-    # An earlier process of this broker must not describe the logs of the current one.
-    return [Check(registered_path(broker), view.registered[broker]), *ops] if ops else []
-
-
 def _added(view: ClusterView, topics: Iterable[TopicView]) -> list[int]:
     """Return the brokers that join an ISR."""
     added: set[int] = set()
@@ -570,7 +484,7 @@ def _added(view: ClusterView, topics: Iterable[TopicView]) -> list[int]:
 def replace_partition(topic: TopicView, number: int, partition: PartitionView) -> TopicView | None:
     """Return the topic with one partition replaced; None if it is the same."""
     partitions = [*topic.partitions[:number], partition, *topic.partitions[number + 1 :]]
-    return _with_partitions(topic, partitions)
+    return with_partitions(topic, partitions)
 
 
 def partition_of(topic: TopicView, number: int) -> PartitionView:
@@ -580,7 +494,8 @@ def partition_of(topic: TopicView, number: int) -> PartitionView:
     return topic.partitions[number]
 
 
-def _with_partitions(topic: TopicView, partitions: list[PartitionView]) -> TopicView | None:
+def with_partitions(topic: TopicView, partitions: list[PartitionView]) -> TopicView | None:
+    """Return the topic with these partitions; None if they are the same objects."""
     if all(new is old for new, old in zip(partitions, topic.partitions, strict=True)):
         return None
     return replace(topic, partitions=tuple(partitions))

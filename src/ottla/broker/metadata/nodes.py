@@ -145,9 +145,14 @@ def to_json(value: Mapping[str, Any]) -> bytes:
 
 
 def broker_json(
-    endpoints: Sequence[Endpoint], *, rack: str | None, incarnation: bytes, timestamp_ms: int,
-    security_protocols: Mapping[str, str] | None = None, features: Mapping[str, tuple[int, int]] | None = None,
-) -> bytes:  # fmt: skip
+    endpoints: Sequence[Endpoint],
+    *,
+    rack: str | None,
+    incarnation: bytes,
+    timestamp_ms: int,
+    security_protocols: Mapping[str, str] | None = None,
+    features: Mapping[str, tuple[int, int]] | None = None,
+) -> bytes:
     """Return the value of /brokers/ids/N, in Kafka's format with the incarnation added.
 
     ``endpoints`` are the advertised ones and must not be empty. ``security_protocols`` are by listener name; a listener
@@ -173,10 +178,15 @@ def broker_json(
 
 
 def registered_json(
-    incarnation: bytes, endpoints: Sequence[Endpoint] = (), rack: str | None = None, *,
-    log_dirs_run: str | None = None, log_dirs: Mapping[str, str] | None = None, log_dirs_unusable: Sequence[str] = (),
+    incarnation: bytes,
+    endpoints: Sequence[Endpoint] = (),
+    rack: str | None = None,
+    *,
+    log_dirs_run: str | None = None,
+    log_dirs: Mapping[str, str] | None = None,
+    log_dirs_unusable: Sequence[str] = (),
     log_dirs_paths: Mapping[str, str] | None = None,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """Return the value of /brokers/registered/N. ``incarnation`` is random and new at every start.
 
     ``endpoints`` and ``rack`` are those of /brokers/ids/N, which is deleted when the broker stops. Earlier releases

@@ -29,9 +29,15 @@ def racks_of(view: ClusterView, brokers: Iterable[int]) -> dict[int, str]:
 
 
 def place_replicas(
-    brokers: Sequence[int], count: int, factor: int, start: int = 0, *, shift: int = 0, first: int = 0,
+    brokers: Sequence[int],
+    count: int,
+    factor: int,
+    start: int = 0,
+    *,
+    shift: int = 0,
+    first: int = 0,
     racks: Mapping[int, str] | None = None,
-) -> list[tuple[int, ...]]:  # fmt: skip
+) -> list[tuple[int, ...]]:
     """Return the replicas of ``count`` partitions; the first replica of each is the preferred leader.
 
     ``start`` is the position of the first replica of partition 0 in ``ordered_brokers``, and ``shift`` the first

@@ -45,9 +45,14 @@ def original_of(partition: PartitionView) -> tuple[int, ...]:
 
 
 def start(
-    topic: TopicView, number: int, target: Sequence[int], *, alive: Collection[int], known: Collection[int],
+    topic: TopicView,
+    number: int,
+    target: Sequence[int],
+    *,
+    alive: Collection[int],
+    known: Collection[int],
     min_isr: int,
-) -> PartitionView:  # fmt: skip
+) -> PartitionView:
     """Return the partition with a reassignment to ``target``, which replaces one that is in progress.
 
     Return it complete if the target is in sync already, and the same object if nothing changes. ``known`` are the
@@ -64,7 +69,7 @@ def start(
     old = original_of(partition)
     adding = tuple(each for each in wanted if each not in old)
     removing = tuple(each for each in old if each not in wanted)
-    begun = _with_replicas(partition, (*wanted, *removing), adding, removing, alive, min_isr)
+    begun = _with_replicas(partition, (*wanted, *removing), adding, removing, alive=alive, min_isr=min_isr)
     finished = progress(begun, alive, min_isr)
     # One change, not two: no broker has seen the partition between them.
     if finished is begun:
@@ -82,7 +87,7 @@ def progress(partition: PartitionView, alive: Collection[int], min_isr: int) -> 
         return partition
     if not any(each in alive for each in target):
         return partition  # the leader is one of the replicas that will be removed
-    return _with_replicas(partition, target, (), (), alive, min_isr)
+    return _with_replicas(partition, target, (), (), alive=alive, min_isr=min_isr)
 
 
 def cancel(topic: TopicView, number: int, *, alive: Collection[int], min_isr: int) -> PartitionView:
@@ -93,13 +98,18 @@ def cancel(topic: TopicView, number: int, *, alive: Collection[int], min_isr: in
     partition = partition_of(topic, number)
     if not partition.adding and not partition.removing:
         raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{topic.name}-{number} is not being reassigned")
-    return _with_replicas(partition, original_of(partition), (), (), alive, min_isr)
+    return _with_replicas(partition, original_of(partition), (), (), alive=alive, min_isr=min_isr)
 
 
 def _with_replicas(
-    partition: PartitionView, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...],
-    alive: Collection[int], min_isr: int,
-) -> PartitionView:  # fmt: skip
+    partition: PartitionView,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    *,
+    alive: Collection[int],
+    min_isr: int,
+) -> PartitionView:
     """Return the partition with other replicas and the next leader epoch; a leader that is none of them is replaced."""
     isr = tuple(each for each in partition.isr if each in replicas)
     unclean = {end.broker for end in partition.unclean}

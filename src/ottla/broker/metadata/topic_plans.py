@@ -65,9 +65,15 @@ def check_topic_name(name: str) -> None:
 
 
 def plan_create_topic(
-    view: ClusterView, brokers: Sequence[int], wanted: NewTopic, *, topic_id: bytes,
-    default_partitions: int, default_replication_factor: int, leader_epoch: int = 0,
-) -> TopicView:  # fmt: skip
+    view: ClusterView,
+    brokers: Sequence[int],
+    wanted: NewTopic,
+    *,
+    topic_id: bytes,
+    default_partitions: int,
+    default_replication_factor: int,
+    leader_epoch: int = 0,
+) -> TopicView:
     """Return the topic to create. Raise a KafkaError if the request is invalid. The caller validates the config."""
     check_topic_name(wanted.name)
     if wanted.name in view.topics:
@@ -119,9 +125,14 @@ def brokers_to_use(view: ClusterView, alive: Sequence[int], factor: int) -> list
 
 
 def _place(
-    view: ClusterView, brokers: Sequence[int], count: int, factor: int, topic_id: bytes, *,
+    view: ClusterView,
+    brokers: Sequence[int],
+    count: int,
+    factor: int,
+    topic_id: bytes,
+    *,
     existing: TopicView | None = None,
-) -> list[tuple[int, ...]]:  # fmt: skip
+) -> list[tuple[int, ...]]:
     """Return the replicas of new partitions. The random start comes from the topic id, so a decision is repeatable.
 
     Partitions that are added to a topic continue from the first replica of its partition 0, if that broker is alive.
@@ -190,9 +201,12 @@ def ops_delete_topic(view: ClusterView, topic: TopicView, now_ms: int, change_id
 
 
 def plan_create_partitions(
-    view: ClusterView, topic: TopicView, brokers: Sequence[int], count: int,
+    view: ClusterView,
+    topic: TopicView,
+    brokers: Sequence[int],
+    count: int,
     assignments: Sequence[Sequence[int]] | None,
-) -> TopicView:  # fmt: skip
+) -> TopicView:
     """Return the topic with ``count`` partitions. Raise a KafkaError if the request is invalid."""
     now = len(topic.partitions)
     if count <= now:

@@ -14,6 +14,7 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from ottla.broker.metadata.access_nodes import ACCESS_ROOTS, AccessView
+from ottla.broker.metadata.broker_nodes import BrokerView, RegisteredBroker, broker_of, registered_broker_of
 from ottla.broker.metadata.nodes import (
     BROKER_CONFIGS,
     BROKER_DEFAULT,
@@ -39,7 +40,7 @@ from ottla.broker.metadata.nodes import (
 )
 from ottla.broker.metadata.store import Changed, MalformedNode, Node
 from ottla.model.features import FEATURES
-from ottla.model.types import Endpoint, parse_endpoint, topic_id_text
+from ottla.model.types import topic_id_text
 from ottla.security.acls import Pattern
 from ottla.security.quotas import Entity
 
@@ -105,6 +106,15 @@ class PartitionView:
         """Return the number of the last run that had the log of a replica, if it is lost or offline; otherwise None."""
         return next((end.last_epoch for end in self.unclean if end.broker == broker and end.end_offset < 0), None)
 
+    def applied_by(self, broker: int) -> PartitionView:
+        """Return the state as a broker applies it: without its leader if it is the leader and its log may lack records.
+
+        Another broker is elected then, or this one in a new epoch.
+        """
+        if self.leader == broker and any(end.broker == broker for end in self.unclean):
+            return replace(self, leader=NO_LEADER)
+        return self
+
     def changed(self, **fields: Any) -> PartitionView:
         """Return the partition with these fields changed and the next partition epoch."""
         return replace(self, partition_epoch=self.partition_epoch + 1, **fields)
@@ -164,56 +174,16 @@ class TopicView:
         return config_json(self.config)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerView:
-    """A broker that is alive: its node in /brokers/ids exists and belongs to its latest start."""
-
-    broker_id: int
-    #: ``created`` of the node: higher after every registration
-    epoch: int
-    #: advertised endpoints, at least one
-    endpoints: tuple[Endpoint, ...]
-    rack: str | None
-    #: random, new at every start of the broker
-    incarnation: bytes
-    #: lowest and highest supported level by the name of the feature
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the advertised endpoint of a listener, None if the broker does not have this listener."""
-        return next((each for each in self.endpoints if each.name == listener), None)
-
-
-class RegisteredBroker(NamedTuple):
-    """The addresses and the rack with which a broker was last started, whether it is alive or not."""
-
-    endpoints: tuple[Endpoint, ...]
-    rack: str | None
-
-    def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the advertised endpoint of a listener, None if the broker does not have this listener."""
-        return next((each for each in self.endpoints if each.name == listener), None)
-
-
-class RegisteredDirs(NamedTuple):
-    """The log directories of a broker in /brokers/registered/N."""
-
-    #: incarnation of the last run whose directories are known
-    run: str
-    #: by directory id: incarnation of the last run that used the directory
-    last_runs: Mapping[str, str]
-    #: ids of directories that this run could not use, and in whose place it created no logs
-    unusable: tuple[str, ...] = ()
-    #: by directory id: its absolute path when it was last used; earlier releases wrote none
-    paths: Mapping[str, str] = {}
-
-
 class ControllerView(NamedTuple):
     """The broker that is the controller."""
 
     broker_id: int
     #: the version of /controller_epoch
     epoch: int
+
+
+#: the patterns whose ACLs changed, and the users, client ids and addresses whose settings changed
+AccessChanges = Sequence[Pattern | Entity]
 
 
 class ViewChanges(NamedTuple):
@@ -227,8 +197,7 @@ class ViewChanges(NamedTuple):
     brokers: bool
     #: whether another broker became controller, the same one was elected again, or there is none
     controller: bool
-    #: the patterns whose ACLs changed, and the users, client ids and addresses whose settings changed
-    access: Sequence[Pattern | Entity] = ()
+    access: AccessChanges = ()
 
 
 def id_bytes(text: str) -> bytes:
@@ -327,41 +296,6 @@ def changed_partitions(old: TopicView | None, new: TopicView) -> Iterable[int]:
     same = map(is_, old.partitions, new.partitions)
     changed = [number for number, is_same in enumerate(same) if not is_same]
     return [*changed, *range(len(old.partitions), len(new.partitions))]
-
-
-def broker_of(broker_id: int, node: Node) -> BrokerView:
-    data = json.loads(node.value)
-    features = {
-        str(name): (int(levels["min_version"]), int(levels["max_version"]))
-        for name, levels in (data.get("features") or {}).items()
-    }
-    rack = data.get("rack")
-    if not (endpoints := tuple(map(parse_endpoint, data["endpoints"]))):
-        raise ValueError("the broker has no endpoints")
-    return BrokerView(
-        broker_id=broker_id, epoch=node.created, endpoints=endpoints, rack=None if rack is None else str(rack),
-        incarnation=incarnation_of(node.value), features=features,
-    )  # fmt: skip
-
-
-def _registered_broker_of(value: bytes) -> RegisteredBroker | None:
-    data = json.loads(value)
-    if "endpoints" not in data:
-        return None
-    rack = data.get("rack")
-    return RegisteredBroker(tuple(map(parse_endpoint, data["endpoints"])), None if rack is None else str(rack))
-
-
-def registered_dirs_of(value: bytes) -> RegisteredDirs:
-    """Return the log directories in the value of /brokers/registered/N. Raise one of MALFORMED.
-
-    A broker of an earlier release wrote none: its directories are recognised by its incarnation.
-    """
-    data = json.loads(value)
-    dirs = {str(each): str(run) for each, run in data.get("log_dirs", {}).items()}
-    run = str(data["log_dirs_run"] if "log_dirs_run" in data else data["incarnation"])
-    paths = {str(each): str(path) for each, path in data.get("log_dirs_paths", {}).items()}
-    return RegisteredDirs(run, dirs, tuple(map(str, data.get("log_dirs_unusable", ()))), paths)
 
 
 def _metric_name(topic: str) -> str:
@@ -484,7 +418,7 @@ class ClusterView:
                     self.leaving.add(broker_id)
                 if not is_unregistered(node.value):
                     self.registered[broker_id] = node.version
-                    if (last_start := _registered_broker_of(node.value)) is not None:
+                    if (last_start := registered_broker_of(node.value)) is not None:
                         self.last_starts[broker_id] = last_start
                 self._incarnations[broker_id] = incarnation_of(node.value)
         else:

@@ -67,9 +67,14 @@ class Connection:
     """Sends requests to one of several servers and receives messages. All methods are called on the event loop."""
 
     def __init__(
-        self, servers: tuple[str, ...], session_timeout_s: float, receive: Callable[[list[Message]], None], *,
-        digest: str = "", tls: Callable[[], ssl.SSLContext] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        servers: tuple[str, ...],
+        session_timeout_s: float,
+        receive: Callable[[list[Message]], None],
+        *,
+        digest: str = "",
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         """``tls`` returns the context for a new connection; None: connections do not use TLS."""
         self._loop = asyncio.get_running_loop()
         self._receive = receive
@@ -155,7 +160,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def _encrypt(
         self, plain: Any, host: str | None, limit_s: float, tls: Callable[[], ssl.SSLContext]
-    ) -> ssl.SSLSocket:  # fmt: skip
+    ) -> ssl.SSLSocket:
         """Return the connection with TLS. Not kazoo's, which by default does not check the name of the host."""
         plain.settimeout(limit_s)
         try:
@@ -175,9 +180,13 @@ class _Client(KazooClient):  # type: ignore[misc]
     """A kazoo client whose requests, answers and events do not pass through kazoo's own queues."""
 
     def __init__(
-        self, servers: str, session_timeout_s: float, deliver: Callable[[Message], None], digest: str,
+        self,
+        servers: str,
+        session_timeout_s: float,
+        deliver: Callable[[Message], None],
+        digest: str,
         tls: Callable[[], ssl.SSLContext] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         handler = _Handler(max(session_timeout_s * _CONNECT_PART, _CONNECT_S_MIN), tls)
         retry = {"max_tries": -1, "delay": _RETRY_S, "max_jitter": 0.5, "max_delay": _RETRY_S_MAX}
         super().__init__(

@@ -138,9 +138,12 @@ class EnsembleReader:
     """Asks all servers, at most once a second."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, network: Network, servers: Sequence[str],
+        self,
+        loop: asyncio.AbstractEventLoop,
+        network: Network,
+        servers: Sequence[str],
         config: Callable[[], Awaitable[str]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``servers`` are HOST:PORT; ``config`` returns the value of /zookeeper/config or raises StoreError."""
         self._loop = loop
         self._network = network

@@ -1,7 +1,8 @@
 """The metadata store of a cluster: a tree of nodes in ZooKeeper, below the chroot of ``zookeeper.connect``.
 
-The store keeps a copy of the whole tree. It needs the copy to call watchers with values and to show the tree of one
-moment, because ZooKeeper's events name changed nodes without their values, and no request reads a whole tree:
+The store keeps a copy of the whole tree (`tree_copy.py`). It needs the copy to call watchers with values and to show
+the tree of one moment, because ZooKeeper's events name changed nodes without their values, and no request reads a whole
+tree:
 
     connected       send addWatch (recursive), then read the tree level by level
     an event        the node is stale: its value is not known
@@ -63,6 +64,7 @@ from ottla.broker.metadata.store import (
 from ottla.broker.metadata.zookeeper import wire
 from ottla.broker.metadata.zookeeper.acl import NO_SECURITY, OPEN_ACL, ZooKeeperSecurity, encode_acl
 from ottla.broker.metadata.zookeeper.messages import Answer, Call, Connected, Event, Expired, Message, parse_address
+from ottla.broker.metadata.zookeeper.tree_copy import TreeCopy
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +88,7 @@ class ZooKeeperStore:
 
     watches_are_immediate = False
 
-    def __init__(
-        self, connect: str, session_timeout_s: float, security: ZooKeeperSecurity = NO_SECURITY
-    ) -> None:  # fmt: skip
+    def __init__(self, connect: str, session_timeout_s: float, security: ZooKeeperSecurity = NO_SECURITY) -> None:
         from ottla.broker.metadata.zookeeper.connection import Connection
 
         address = parse_address(connect)
@@ -124,26 +124,17 @@ class ZooKeeperStore:
 
         # The tree
         self._watches: list[tuple[str, Watcher]] = []
-        #: the tree as the watchers know it
-        self._nodes: dict[str, Node] = {}
-        #: nodes that changed since, by the order of their last change
-        self._changed: dict[str, None] = {}
-        #: those of which the value is not known, and the zxid of the last change; includes the root before it is listed
-        self._stale: dict[str, int] = {}
-        #: values of changed nodes, None if deleted
-        self._values: dict[str, Node | None] = {}
-        #: stale nodes in reads without an answer
-        self._reading: set[str] = set()
-        #: number of own multis without an answer that change a node; the answer will show its value
-        self._writing: dict[str, int] = {}
-        #: whether the whole tree is being read
-        self._reloading = True
+        self._tree = TreeCopy()
 
     @classmethod
     async def open(
-        cls, connect: str, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 30.0,
+        cls,
+        connect: str,
+        *,
+        session_timeout_s: float = 6.0,
+        connect_timeout_s: float = 30.0,
         security: ZooKeeperSecurity = NO_SECURITY,
-    ) -> ZooKeeperStore:  # fmt: skip
+    ) -> ZooKeeperStore:
         """Return a store with an established session. Raise UnusableStore if no server answers within the timeout.
 
         If ``security`` asks for ACLs, nodes that exist already have them, too, before this returns.
@@ -209,17 +200,17 @@ class ZooKeeperStore:
 
     async def get(self, path: str) -> Node | None:
         check_path(path)
-        node: Node | None = await self._read(lambda: self._nodes.get(path))
+        node: Node | None = await self._read(lambda: self._tree.nodes.get(path))
         return node
 
     async def children(self, path: str) -> tuple[str, ...]:
         check_prefix(path)
-        names: tuple[str, ...] = await self._read(partial(self._children, path))
+        names: tuple[str, ...] = await self._read(partial(self._tree.children, path))
         return names
 
     async def load(self, prefix: str) -> dict[str, Node]:
         check_prefix(prefix)
-        nodes: dict[str, Node] = await self._read(partial(self._below, prefix))
+        nodes: dict[str, Node] = await self._read(partial(self._tree.below, prefix))
         return nodes
 
     async def multi(self, ops: Sequence[Op]) -> Written:
@@ -230,8 +221,7 @@ class ZooKeeperStore:
         if len(request.payload) > _REQUEST_BYTES_MAX:  # a long chroot is part of every path
             raise MultiTooLarge(len(request.payload))
         future = self._new_future()
-        for op in ops:
-            self._writing[op.path] = self._writing.get(op.path, 0) + 1
+        self._tree.begin_write(op.path for op in ops)
         self._send(request, _Pending(partial(self._finish_multi, ops, future), partial(_fail, future, OutcomeUnknown)))
         written: Written = await future
         return written
@@ -257,7 +247,7 @@ class ZooKeeperStore:
 
     async def _protect_nodes(self) -> None:
         """Give all nodes of the tree the ACLs that new ones get. Raise UnusableStore if ZooKeeper does not allow it."""
-        paths = iter([*([ROOT] if self._chroot else []), *self._nodes])
+        paths = iter([*([ROOT] if self._chroot else []), *self._tree.nodes])
         changed = 0
         while chunk := list(islice(paths, _NODES_PER_READ)):
             found = await asyncio.gather(*(self._ask(wire.acl_request(self._full(path))) for path in chunk))
@@ -336,10 +326,7 @@ class ZooKeeperStore:
         self._connection.send(call)
 
     def _finish_multi(self, ops: tuple[Op, ...], future: asyncio.Future[Any], answer: Answer) -> None:
-        for op in ops:
-            self._writing[op.path] -= 1
-            if not self._writing[op.path]:
-                del self._writing[op.path]
+        self._tree.finish_write(op.path for op in ops)
         if answer.error:
             _fail(future, lambda: StoreError(f"ZooKeeper refused a change with error {answer.error}"))
             return
@@ -362,7 +349,7 @@ class ZooKeeperStore:
             if not isinstance(op, Check):
                 values[op.path] = node
         for path, node in values.items():
-            self._set_value(path, node, answer.zxid)
+            self._tree.set_value(path, node, answer.zxid)
         written = Written(answer.zxid, tuple(versions))
         self._waiting.append(_Waiter(future, lambda: written, OutcomeUnknown))
 
@@ -395,8 +382,7 @@ class ZooKeeperStore:
             )
             return
         self._connection_number = connected.number
-        self._stale = {ROOT: 0}
-        self._reloading = True
+        self._tree.begin_reload()
         if not self._chroot_exists:
             parts = self._chroot.split("/")
             for length in range(2, len(parts) + 1):
@@ -435,10 +421,7 @@ class ZooKeeperStore:
         waiters, self._waiting, self._reads = self._waiting + self._reads, [], []
         for waiter in waiters:
             waiter.fail()
-        self._changed.clear()
-        self._values.clear()
-        self._reading.clear()
-        self._writing.clear()
+        self._tree.forget_changes()
 
     def _set_session(self, session: Session) -> None:
         if session != self._session and not self._closed:
@@ -451,64 +434,33 @@ class ZooKeeperStore:
     def _note_event(self, event: Event) -> None:
         path = self._relative(event.path)
         if path is not None:
-            self._changed.pop(path, None)
-            self._changed[path] = None
-            self._stale[path] = event.zxid
-
-    def _set_value(self, path: str, node: Node | None, zxid: int) -> None:
-        """Store the value of a stale node, unless an event of a later change has arrived."""
-        changed_at = self._stale.get(path)
-        if changed_at is not None and changed_at <= zxid:
-            del self._stale[path]
-            self._values[path] = node
+            self._tree.note_event(path, event.zxid)
 
     def _read_stale_nodes(self) -> None:
-        reading, writing = self._reading, self._writing
-        paths = iter([path for path in self._stale if path not in reading and path not in writing])
-        while chunk := list(islice(paths, _NODES_PER_READ)):
-            reading.update(chunk)
-            request = wire.read_request(map(self._full, chunk), with_children=self._reloading)
-            self._send(request, _Pending(partial(self._finish_read, chunk), _do_nothing))
+        for paths in self._tree.begin_reads(_NODES_PER_READ):
+            request = wire.read_request(map(self._full, paths), with_children=self._tree.is_reloading)
+            self._send(request, _Pending(partial(self._finish_read, paths), _do_nothing))
 
     def _finish_read(self, paths: list[str], answer: Answer) -> None:
-        self._reading.difference_update(paths)
+        self._tree.finish_read(paths)
         if answer.error:
             log.warning("ZooKeeper refused a read with error %d; connecting again", answer.error)
             self._connection.drop()
             return
-        for path, (node, children, is_forbidden) in zip(paths, answer.result, strict=True):
+        for path, (node, names, is_forbidden) in zip(paths, answer.result, strict=True):
             if is_forbidden:
                 # Without this node the tree would look as if it had never existed.
                 self._refuse_server(f"does not let this broker read {self._full(path)}: {_AUTH_ADVICE}")
                 return
-            if path == ROOT:
-                self._stale.pop(ROOT, None)
-            else:
-                self._set_value(path, node, answer.zxid)
-            for name in children:
-                child = f"/{name}" if path == ROOT else f"{path}/{name}"
-                # A child that is in the list already has had an event since the watch was set.
-                if child not in self._changed and not self._is_hidden(child):
-                    self._changed[child] = None
-                    self._stale[child] = 0
+            children = (f"/{name}" if path == ROOT else f"{path}/{name}" for name in names)
+            self._tree.set_found(path, node, (each for each in children if not self._is_hidden(each)), answer.zxid)
 
     def _apply_values(self) -> None:
         """If no node is stale, apply the known values, call the watchers and complete the calls that wait."""
-        if self._stale:
+        changes = self._tree.apply_values()
+        if changes is None:
             return
-        if self._reloading:
-            self._reloading = False
-            deleted = [path for path in self._nodes if path not in self._changed]
-            self._changed.update(dict.fromkeys(sorted(deleted, reverse=True)))
-        if self._changed:
-            nodes, values = self._nodes, self._values
-            changes = [Changed(path, values.get(path)) for path in self._changed if nodes.get(path) != values.get(path)]
-            self._changed, self._values = {}, {}
-            for path, node in changes:
-                if node is None:
-                    del nodes[path]
-                else:
-                    nodes[path] = node
+        if changes:
             for watch in self._watches:
                 self._notify(watch, changes)
         waiting, self._waiting = self._waiting, []
@@ -528,7 +480,7 @@ class ZooKeeperStore:
     def _add_watch(self, prefix: str, watcher: Watcher) -> None:
         watch = (prefix, watcher)
         self._watches.append(watch)
-        self._notify(watch, [Changed(path, node) for path, node in self._below(prefix).items()])
+        self._notify(watch, [Changed(path, node) for path, node in self._tree.below(prefix).items()])
 
     def _notify(self, watch: tuple[str, Watcher], changes: list[Changed]) -> None:
         prefix, watcher = watch
@@ -536,12 +488,6 @@ class ZooKeeperStore:
         if relevant:
             # In an iteration of its own, so that a watcher that raises affects neither other watchers nor callers.
             self._loop.call_soon(watcher, relevant)
-
-    def _below(self, prefix: str) -> dict[str, Node]:
-        return {path: self._nodes[path] for path in sorted(self._nodes) if is_below(prefix, path)}
-
-    def _children(self, path: str) -> tuple[str, ...]:
-        return tuple(sorted(each.rpartition("/")[2] for each in self._nodes if parent_of(each) == path))
 
     # -- paths ----------------------------------------------------------------------------------------------------
 
