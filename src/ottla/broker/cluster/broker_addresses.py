@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ottla.broker.metadata.broker_nodes import BrokerView, RegisteredBroker
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
-from ottla.broker.metadata.view import BrokerView, PartitionView, RegisteredBroker
+from ottla.broker.metadata.view import PartitionView
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.request import RequestContext
 from ottla.client.async_connections import PeerUnreachable

@@ -199,9 +199,11 @@ class ClusterApis(Component):
         )
 
     async def _change_partitions(
-        self, asked: Mapping[str, Iterable[int]], change: Change,
+        self,
+        asked: Mapping[str, Iterable[int]],
+        change: Change,
         operations: Callable[[ClusterView, Iterable[TopicView]], list[Op]],
-    ) -> Results:  # fmt: skip
+    ) -> Results:
         """Change partitions in the store, _TOPICS_PER_MULTI topics at a time. Return the error of each, or None.
 
         ``change`` returns a partition as it shall be, or raises the KafkaError for it.

@@ -186,9 +186,15 @@ class ConfigApis(Component):
         return AlterConfigsResponse(responses=results)
 
     async def _alter(
-        self, context: RequestContext, key: tuple[int, str], changes: Sequence[Change], repeated: bool,
-        validate_only: bool, *, replace: bool,
-    ) -> tuple[int, str | None]:  # fmt: skip
+        self,
+        context: RequestContext,
+        key: tuple[int, str],
+        changes: Sequence[Change],
+        repeated: bool,
+        validate_only: bool,
+        *,
+        replace: bool,
+    ) -> tuple[int, str | None]:
         """Change the settings of one resource. Return an error code and its text, or 0 and None."""
         kind, name = key
         try:
@@ -213,7 +219,7 @@ class ConfigApis(Component):
 
     def _alter_topic(
         self, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
-    ) -> list[Op]:  # fmt: skip
+    ) -> list[Op]:
         check_topic_name(name)
         topic = view.topics.get(name)
         if topic is None:
@@ -227,7 +233,7 @@ class ConfigApis(Component):
 
     def _alter_broker(
         self, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
-    ) -> list[Op]:  # fmt: skip
+    ) -> list[Op]:
         """Return the operations that store the changed settings, unless what they must agree with has changed."""
         if name:
             self._check_broker(name)
@@ -258,7 +264,7 @@ class ConfigApis(Component):
 
     def _alter_group(
         self, context: RequestContext, view: ClusterView, name: str, changes: Sequence[Change], replace: bool
-    ) -> list[Op]:  # fmt: skip
+    ) -> list[Op]:
         """Return the operations that store the changed settings; none if the group had none and has none."""
         _check_group(name)
         for changed_name, operation, _ in changes:

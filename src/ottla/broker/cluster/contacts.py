@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.broker.metadata.view import BrokerView
+from ottla.broker.metadata.broker_nodes import BrokerView
 
 #: how long a broker is not declared dead after that was wrong, the first time and at most
 _BACK_OFF_S = 30.0

@@ -78,10 +78,19 @@ class Controller:
     """The task of one broker that becomes and is the controller."""
 
     def __init__(
-        self, store: MetadataStore, broker_id: int, *, view: Callable[[], ClusterView], may_lead: Callable[[], bool],
-        min_isr: MinIsr, wanted_min_isr: WantedMinIsr, unclean_allowed: Callable[[TopicView], bool], clock: Clock,
-        balance_s: float = math.inf, imbalance_percentage: float = IMBALANCE_PERCENTAGE,
-    ) -> None:  # fmt: skip
+        self,
+        store: MetadataStore,
+        broker_id: int,
+        *,
+        view: Callable[[], ClusterView],
+        may_lead: Callable[[], bool],
+        min_isr: MinIsr,
+        wanted_min_isr: WantedMinIsr,
+        unclean_allowed: Callable[[TopicView], bool],
+        clock: Clock,
+        balance_s: float = math.inf,
+        imbalance_percentage: float = IMBALANCE_PERCENTAGE,
+    ) -> None:
         """``may_lead``: whether this broker is registered and its lease is valid.
 
         ``wanted_min_isr`` is the min.insync.replicas that the states of partitions must have, ``min_isr`` the one that

@@ -19,14 +19,16 @@ one that was removed before that run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from ottla.broker.cluster.incarnation import next_dirs, paths_by_id, run_number, write_runs
+from ottla.broker.cluster.log_marks import write_marks
 from ottla.broker.cluster.registration import Registration
+from ottla.broker.metadata.broker_nodes import RegisteredDirs
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.decide import load_view
-from ottla.broker.metadata.leadership import mark_offline
-from ottla.broker.metadata.view import ClusterView, RegisteredDirs, TopicView
+from ottla.broker.metadata.unclean_marks import mark_offline
+from ottla.broker.metadata.view import TopicView
 from ottla.env.disk import NO_ROOM, Disk
 from ottla.log.directories import LogDir
 from ottla.log.log import Log
@@ -35,8 +37,6 @@ from ottla.model.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: writes what a function makes of these topics of the view
-Mark = Callable[[ClusterView, Sequence[str], Callable[[TopicView], TopicView | None]], Awaitable[None]]
 Fail = Callable[[LogDir, OSError], None]
 
 
@@ -44,13 +44,12 @@ class FailedDirectories:
     """Writes to the metadata store which log directories of this broker are offline."""
 
     def __init__(
-        self, metadata: ClusterMetadata, *, disk: Disk, log_store: LogStore, registration: Registration, mark: Mark
+        self, metadata: ClusterMetadata, *, disk: Disk, log_store: LogStore, registration: Registration
     ) -> None:
         self._metadata = metadata
         self._disk = disk
         self._log_store = log_store
         self._registration = registration
-        self._mark = mark
         #: what the metadata store has, after `begin`
         self._dirs = RegisteredDirs("", {})
         self._first_run = ""
@@ -106,7 +105,8 @@ class FailedDirectories:
                 topic, own, {number: runs[topic.name][number] for number, its in ids.items() if its == topic.topic_id}
             )
 
-        await self._mark(await load_view(self._metadata.store), list(runs), mark)
+        current = await load_view(self._metadata.store)
+        await write_marks(self._metadata, current, list(runs), mark, watched=False)
 
     def _write_runs(self, directory: LogDir, current: str, next_run: str, fail: Fail) -> None:
         try:

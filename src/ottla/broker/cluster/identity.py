@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from ottla.broker.cluster.data_directories import lock_data
@@ -14,15 +15,15 @@ from ottla.broker.metadata.access_nodes import ACCESS_SKELETON
 from ottla.broker.metadata.decide import read_and_write
 from ottla.broker.metadata.embedded import FILE_NAME, EmbeddedStore
 from ottla.broker.metadata.nodes import CLUSTER_ID, CLUSTER_SECRET, MALFORMED, ops_create_skeleton, to_json
-from ottla.broker.metadata.store import Create, MalformedNode, MetadataStore, Node, Op
+from ottla.broker.metadata.store import Create, MalformedNode, MetadataStore, Node, Op, StoreError
 from ottla.broker.metadata.zookeeper.access import zookeeper_security
 from ottla.broker.metadata.zookeeper.store import ZooKeeperStore
 from ottla.env.disk import Disk
 from ottla.log.store import LogStore
-from ottla.model.errors import StartError
+from ottla.model.errors import KafkaError, StartError
 from ottla.model.settings import BrokerSettings
 
-OpenStore = Callable[[str], Awaitable[MetadataStore]]
+OpenStore = Callable[[BrokerSettings], Awaitable[MetadataStore]]
 
 
 def store_path(settings: BrokerSettings) -> str:
@@ -30,8 +31,21 @@ def store_path(settings: BrokerSettings) -> str:
     return os.path.join(settings.data_dirs[0], FILE_NAME)
 
 
-def store_advice(settings: BrokerSettings) -> str:
-    """Return what to do when the metadata store fails while the broker starts."""
+@contextmanager
+def store_errors_explained(settings: BrokerSettings) -> Iterator[None]:
+    """Raise StartError, which says what to do, when the metadata store fails while the broker starts."""
+    try:
+        yield
+    except StartError:
+        raise
+    except MalformedNode as error:
+        path = store_path(settings)
+        raise StartError(f"{path} is damaged, {error}; restore the file from a backup") from None
+    except (StoreError, KafkaError) as error:
+        raise StartError(f"{error}; {_store_advice(settings)}") from None
+
+
+def _store_advice(settings: BrokerSettings) -> str:
     if settings.zookeeper_connect:
         return f"check that ZooKeeper at {settings.zookeeper_connect} runs, then start again"
     return f"see that the disk of {settings.data_dirs[0]} has room and works, then start again"

@@ -26,7 +26,7 @@ Steps of a start, in an order that allows a kill after each of them:
 1. Write the number of the new run to the files, beside the number by which each directory was recognised. Then open
    the logs.
 2. Write the number of the new run to the store. The store still has the directories of the last run.
-3. Write to the store which logs are lost or unclean (`leadership.mark_unclean`).
+3. Write to the store which logs are lost or unclean (`unclean_marks.mark_unclean`).
 4. Write to the store which directories the new run uses. An interrupted start before this step is repeated with the
    same comparison, so lost logs are not forgotten.
 5. Prepare the directories for appends (`LogStore.begin_writing`). Until now they show what was lost as before.
@@ -41,7 +41,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from ottla.broker.metadata.view import RegisteredDirs
+from ottla.broker.metadata.broker_nodes import RegisteredDirs
 from ottla.env.disk import Disk
 from ottla.log.directories import DirContent, LogDir
 from ottla.log.store import LogStore
@@ -114,7 +114,7 @@ def recognise(disk: Disk, store: LogStore, registered: RegisteredDirs | None, ru
 
 def compare_usable(
     store: LogStore, present: Mapping[str, DirectoryRuns], registered: RegisteredDirs | None
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Compare those of the ``present`` directories that can be used, and set what each of them contains."""
     usable = store.usable_dirs()
     compared = compare({each.path: present[each.path] for each in usable}, registered)
@@ -168,7 +168,7 @@ def _recognised_by(directory: DirectoryRuns, registered: RegisteredDirs) -> str:
 
 def next_dirs(
     registered: RegisteredDirs | None, present: Mapping[str, str], run: str, unusable: Sequence[str] = ()
-) -> RegisteredDirs:  # fmt: skip
+) -> RegisteredDirs:
     """Return what the store has to know when a run uses the directories ``present``: their paths by their ids.
 
     ``unusable`` are the missing ids, if a directory of ``log.dirs`` cannot be used.

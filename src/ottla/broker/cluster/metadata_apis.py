@@ -155,9 +155,13 @@ class MetadataApis(Component):
         return missing, refused
 
     async def _create_and_answer(
-        self, request: MetadataRequest, context: RequestContext, asked: Iterable[MetadataRequestTopic],
-        missing: Iterable[str], created: dict[str, TopicView | KafkaError | None],
-    ) -> MetadataResponse:  # fmt: skip
+        self,
+        request: MetadataRequest,
+        context: RequestContext,
+        asked: Iterable[MetadataRequestTopic],
+        missing: Iterable[str],
+        created: dict[str, TopicView | KafkaError | None],
+    ) -> MetadataResponse:
         """Create topics and answer; ``created`` has the errors of topics that the client may not create."""
         for name in missing:
             try:

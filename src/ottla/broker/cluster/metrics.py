@@ -15,8 +15,9 @@ from ottla.broker.component import Component
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.store import Session, SessionState
 from ottla.broker.metadata.view import NO_LEADER
+from ottla.broker.partitions.follower import Follower
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Follower, Partition, Role
+from ottla.broker.partitions.partition import Partition, Role
 from ottla.env.clock import Clock
 from ottla.env.metrics import Page, label_text
 

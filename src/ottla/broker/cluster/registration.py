@@ -4,7 +4,7 @@ Start of a broker, in this order:
 
 1. ``begin_run`` replaces /brokers/registered/N. From then on no leader can add the broker to an ISR because of what an
    earlier run of it had fetched.
-2. The broker marks its logs as unclean where that is needed (`leadership.mark_unclean`).
+2. The broker marks its logs as unclean where that is needed (`unclean_marks.mark_unclean`).
 3. ``write_dirs`` adds the log directories of this run to /brokers/registered/N, and again when a directory fails.
 4. ``register`` creates the ephemeral node /brokers/ids/N. Now the broker is alive and may be elected.
 
@@ -23,6 +23,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from ottla.broker.metadata.broker_nodes import RegisteredDirs, broker_of, registered_dirs_of
 from ottla.broker.metadata.decide import established, read_and_write
 from ottla.broker.metadata.nodes import (
     MALFORMED,
@@ -49,7 +50,6 @@ from ottla.broker.metadata.store import (
     SessionState,
     StoreError,
 )
-from ottla.broker.metadata.view import RegisteredDirs, broker_of, registered_dirs_of
 from ottla.env.clock import Clock
 from ottla.env.metrics import Histogram
 from ottla.model.errors import StartError
@@ -86,9 +86,17 @@ class Registration:
     """The registration of one broker."""
 
     def __init__(
-        self, store: MetadataStore, broker_id: int, *, incarnation: bytes, session_s: float | None, clock: Clock,
-        value: Callable[[], bytes], endpoints: Callable[[], tuple[Endpoint, ...]], rack: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        store: MetadataStore,
+        broker_id: int,
+        *,
+        incarnation: bytes,
+        session_s: float | None,
+        clock: Clock,
+        value: Callable[[], bytes],
+        endpoints: Callable[[], tuple[Endpoint, ...]],
+        rack: str | None = None,
+    ) -> None:
         """``value``, ``endpoints`` and ``rack`` are what the broker publishes; ``session_s`` is None if it is alone."""
         self._store = store
         self._id = broker_id

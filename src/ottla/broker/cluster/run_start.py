@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 
-from ottla.broker.cluster.incarnation import recognise
+from ottla.broker.cluster.incarnation import (
+    Comparison,
+    compare_usable,
+    next_dirs,
+    path_text,
+    paths_by_id,
+    recognise,
+    write_runs,
+)
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.cluster.registration import dirs_of_last_run
+from ottla.broker.cluster.unclean_logs import UncleanLogs
+from ottla.broker.environment import Environment
+from ottla.broker.metadata.broker_nodes import RegisteredDirs
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.nodes import BROKER_DEFAULT, CLUSTER_SECRET, broker_config_path, registered_path, topic_of
 from ottla.broker.metadata.seen_metadata import SeenMetadata
@@ -20,7 +30,6 @@ from ottla.broker.metadata.topic_plans import ops_bump_leader_epochs, put_state
 from ottla.broker.metadata.view import ClusterView
 from ottla.broker.partitions.served_partitions import ServedPartitions
 from ottla.env.advice import directory_advice
-from ottla.env.disk import Disk
 from ottla.log.store import LogStore
 from ottla.model.errors import StartError
 from ottla.model.settings import InvalidSettings
@@ -34,23 +43,24 @@ class RunStart:
     def __init__(
         self,
         *,
+        environment: Environment,
         metadata: ClusterMetadata,
         partitions: ServedPartitions,
         membership: Membership,
         seen: SeenMetadata,
-        disk: Disk,
         log_store: LogStore,
         incarnation: bytes,
-        monotonic: Callable[[], float],
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
         self._membership = membership
         self._seen = seen
-        self._disk = disk
+        self._disk = environment.disk
         self._log_store = log_store
         self._incarnation = incarnation
-        self._monotonic = monotonic
+        is_alone = not metadata.started_settings.zookeeper_connect
+        self._unclean = UncleanLogs(metadata, log_store, is_alone=is_alone)
+        self._monotonic = environment.clock.monotonic
 
     async def run(self) -> bytes:
         """Return the secret of the cluster. Raise StartError, StoreError, MalformedNode."""
@@ -74,11 +84,47 @@ class RunStart:
             log.warning("the last stop was not clean: logs were checked and leader epochs go up")
             await self._bump_leader_epochs()
         try:
-            await self._membership.begin_run(last_dirs, compared)
+            await self._begin_run(last_dirs, compared)
         except OSError as error:
             advice = directory_advice(error, option="--data")
             raise StartError(f"a data directory cannot be written: {advice}") from None
         return bytes.fromhex(json.loads(nodes[CLUSTER_SECRET].value)["secret"])
+
+    async def _begin_run(self, last: RegisteredDirs | None, compared: Comparison) -> None:
+        """Begin a run of this broker: from now on nothing of an earlier run counts. Mark logs that may lack records.
+
+        ``last`` has the log directories of the last run, and ``compared`` is their comparison with the present ones.
+        `incarnation` explains the order of these steps; the first one is done.
+        """
+        store, registration, failed_dirs = self._log_store, self._membership.registration, self._membership.failed_dirs
+        run = self._incarnation.hex()
+        compared = compare_usable(store, compared.present, last)  # directories may have failed since
+        used = store.usable_dirs()
+        is_complete = len(used) == len(store.dirs)
+        if last is not None:
+            present = {each.directory_id for each in store.dirs}
+            store.has_absent_dirs = any(each not in present for each in last.last_runs)
+        await registration.begin_run(last)
+        if last is not None and compared.missing and is_complete:
+            log.error(
+                "log directories of the last run are missing: %s. Partitions whose logs were there have no log until "
+                "it is copied from another replica. If the directories exist, add them to log.dirs again and restart "
+                "partitions=%d first=%s", ", ".join(path_text(last, each) for each in compared.missing),
+                len(self._log_store.created), min(map(str, self._log_store.created), default="-"),
+            )  # fmt: skip
+        await self._unclean.mark(last, compared)
+        unusable = () if is_complete else compared.missing
+        dirs = next_dirs(last, paths_by_id(store, used), run, unusable)
+        await registration.write_dirs(dirs)
+        failed_dirs.begin(dirs, used)
+        store.begin_writing()
+        for each in store.usable_dirs():
+            try:
+                write_runs(self._disk, each.path, each.directory_id, run)
+            except OSError as error:
+                store.set_unusable(each, error)
+        if store.records_failures:
+            await failed_dirs.record(store.set_unusable)
 
     def _check_settings(self) -> None:
         """Raise MalformedNode if the settings of brokers in the store are invalid."""

@@ -186,9 +186,13 @@ class TopicApis(Component):
         self._tasks.start(create(), f"create topic {name}")
 
     async def create_internal_topic(
-        self, name: str, *, partitions: int, replication_factor: int | None,
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int | None,
         config: Callable[[int], dict[str, str]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create an internal topic unless it exists. Raise a KafkaError if there are fewer brokers than replicas.
 
         Without a replication factor it has three replicas, or as many as there are brokers. Brokers that are registered
