@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.partitions import follower_fetchers as fetcher
-from ottla.broker.partitions.follower_fetchers import LeaderFetcher, ReplicaFetchers
+from ottla.broker.partitions import leader_session
+from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
+from ottla.broker.partitions.leader_fetcher import LeaderFetcher
 from ottla.broker.partitions.partition import Role
 from ottla.model.errors import ErrorCode, StorageError
 from ottla.model.types import Endpoint, TopicPartition
@@ -40,12 +41,12 @@ class _Partition:
 def test_connection_to_a_leader_is_opened_again_after_an_unexpected_exception(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "RETRY_S", 0)
+    monkeypatch.setattr(leader_session, "_REOPEN_S", 0)
 
     async def scenario() -> None:
         clients: Any = _Clients()
         followers = SimpleNamespace(write=lambda partition: None)
-        replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), discards=[])
+        replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), referrers=[])
         clock: Any = SimpleNamespace(wall_ms=lambda: 0)
         settings: Any = None
         fetchers = ReplicaFetchers(
@@ -79,7 +80,7 @@ def test_failure_that_is_repeated_is_logged_once_until_records_are_copied_again(
             sync=lambda partition: None,
             follow_log_start=lambda partition, offset: None,
         )
-        replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), discards=[])
+        replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), referrers=[])
         clock: Any = SimpleNamespace(wall_ms=lambda: 0)
         fetchers = ReplicaFetchers(
             loop=asyncio.get_running_loop(), clients=clients, replicas=replicas, clock=clock, broker_id=1,
@@ -109,11 +110,11 @@ def test_failure_that_is_repeated_is_logged_once_until_records_are_copied_again(
             of_leader._fail(followed, StorageError("the disk is full"), 1.0)
         assert lines() == 2, "another reason is logged"
         followed.first_request = 1
-        of_leader._take([taken], 1)
+        of_leader.take_rows([taken], 1)
         of_leader._fail(followed, StorageError("the disk is full"), 1.0)
         assert lines() == 3, "it is logged again after records were copied"
         for _ in range(1000):
-            of_leader._log_refusal("error code 31")
+            of_leader._session._log_refusal("error code 31")
         assert sum("fetches from a leader fail" in record.message for record in caplog.records) == 1
         fetchers.stop()
         await fetchers.tasks.stop()

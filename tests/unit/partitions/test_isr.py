@@ -10,7 +10,8 @@ from tests.unit.partitions.test_partition import new_partition, state
 
 from ottla.broker.partitions.group_commit import AwaitedWrite
 from ottla.broker.partitions.isr import Limits, may_lead_again_without_store, may_lead_without_store, wanted_isr
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 
 LAG_S = 10.0
 #: the registered brokers, each with its broker epoch
@@ -164,13 +165,13 @@ def test_acks_1_waits_for_the_in_sync_replicas_after_the_lease(flush_messages: i
         partition.set_lease(is_over=True)
     write(partition.log, batch(1))
     if (until := partition.until(1)) is Until.WRITTEN:
-        partition.written.append(writer)
+        partition.writers.written.append(writer)
     else:
-        partition.wait(until, 6, writer)
+        partition.writers.wait(until, 6, writer)
     partition.set_lease(is_over=True)
     sync(partition.log)
     partition.complete_writers()
-    assert not partition.written
+    assert not partition.writers.written
     assert not writer.code.done()
     partition.note_follower(2, 6, 6, broker_epoch=22, now=1.0)
     partition.complete_writers()
@@ -183,10 +184,10 @@ def test_acks_1_waits_after_the_lease_if_too_few_replicas_are_in_sync() -> None:
     partition = new_partition(replicas=3, isr=1, overrides={"min_insync_replicas": 2})
     loop = asyncio.new_event_loop()
     writer = AwaitedWrite(loop, 60.0)
-    partition.written.append(writer)
+    partition.writers.written.append(writer)
     partition.set_lease(is_over=True)
-    assert not partition.written
-    assert partition.has_waiting
+    assert not partition.writers.written
+    assert partition.writers.has_waiting
     loop.close()
 
 

@@ -13,7 +13,8 @@ from tests.unit.log.txn_fixtures import txn_batch
 from tests.unit.partitions.test_replica_manager import LED_BY_ANOTHER, ManagerFixture, Poll, Waiter
 
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 from ottla.log import producers
 from ottla.log.transactions import marker_batch
 from ottla.model.errors import ErrorCode, KafkaError, StorageError

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.log.log_fixtures import NAME, batch, new_log, topic, write
 
 from ottla.broker.metadata.view import PartitionView
-from ottla.broker.partitions.partition import Partition, Role, Until
+from ottla.broker.partitions.partition import Partition, Role
+from ottla.broker.partitions.writers import Until
 from ottla.model.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -97,15 +98,15 @@ def test_follower_refuses_clients(epoch: int) -> None:
 def test_writers_and_readers_are_answered_when_leadership_ends() -> None:
     partition = new_partition(replicas=2)
     waiters = [Waiter() for _ in range(4)]
-    partition.written = [waiters[0]]
+    partition.writers.written = [waiters[0]]
     for until, waiter in zip((Until.SYNCED, Until.COMMITTED, Until.DURABLE), waiters[1:], strict=True):
-        partition.wait(until, 9, waiter)
+        partition.writers.wait(until, 9, waiter)
     poll = Poll()
     partition.park(poll, read_committed=False)
     assert partition.apply_state(state(leader=2, epoch=8, replicas=2))
     assert [waiter.answers for waiter in waiters] == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]] * 4
     assert poll.completed == 1
-    assert not partition.has_waiting
+    assert not partition.writers.has_waiting
 
 
 def test_new_leader_appends_in_its_epoch() -> None:
@@ -124,7 +125,7 @@ def test_state_that_arrives_late_changes_nothing(older: dict[str, int]) -> None:
 def test_change_of_the_in_sync_replicas_is_no_new_leadership() -> None:
     partition = new_partition(replicas=2)
     waiter = Waiter()
-    partition.wait(Until.COMMITTED, 5, waiter)
+    partition.writers.wait(Until.COMMITTED, 5, waiter)
     assert not partition.apply_state(state(replicas=2, isr=1, version=1))
     assert (partition.role, partition.high_watermark, waiter.answers) == (Role.LEADER, 5, [0])
 
@@ -225,7 +226,7 @@ def test_changed_settings_count_at_once() -> None:
 def test_write_is_durable_when_all_have_it_and_enough_have_synced_it() -> None:
     partition = new_partition(replicas=3, overrides={"min_insync_replicas": 2})
     waiter = Waiter()
-    partition.wait(Until.DURABLE, 5, waiter)
+    partition.writers.wait(Until.DURABLE, 5, waiter)
     partition.note_follower(2, 5, 5)
     assert partition.durable_offset == 0, "broker 3 has nothing"
     partition.note_follower(3, 5, 0)
@@ -246,8 +247,8 @@ def test_committed_write_fails_if_too_few_replicas_are_in_sync_by_then() -> None
     partition = new_partition(replicas=3, isr=2, overrides={"min_insync_replicas": 2})
     partition.note_follower(2, 5, 0)
     committed, beyond = Waiter(), Waiter()
-    partition.wait(Until.DURABLE, 5, committed)
-    partition.wait(Until.DURABLE, 6, beyond)
+    partition.writers.wait(Until.DURABLE, 5, committed)
+    partition.writers.wait(Until.DURABLE, 6, beyond)
     partition.apply_state(state(replicas=3, isr=1, version=1))
     assert (committed.answers, beyond.answers) == ([ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND], [])
 
@@ -269,18 +270,18 @@ def test_what_a_produce_waits_for(acks: int, overrides: dict[str, object], until
 def test_only_writers_above_the_offset_fail() -> None:
     partition = new_partition()
     kept, lost, turn = Waiter(), Waiter(), Waiter()
-    partition.waiting = {Until.DURABLE: [(5, kept), (6, lost)]}
-    partition.written = [turn]
-    partition.fail_writers(ErrorCode.KAFKA_STORAGE_ERROR, 5)
+    partition.writers._waiting = {Until.DURABLE: [(5, kept), (6, lost)]}
+    partition.writers.written = [turn]
+    partition.writers.fail(ErrorCode.KAFKA_STORAGE_ERROR, 5)
     assert (kept.answers, lost.answers, turn.answers) == ([], [56], [56])
-    assert (partition.waiting, partition.written) == ({Until.DURABLE: [(5, kept)]}, [])
+    assert (partition.writers._waiting, partition.writers.written) == ({Until.DURABLE: [(5, kept)]}, [])
 
 
 def test_everybody_is_answered_once_when_the_partition_goes() -> None:
     partition = new_partition()
     waiters = [Waiter() for _ in range(3)]
-    partition.waiting = {Until.SYNCED: [(1, waiters[0])], Until.DURABLE: [(9, waiters[1])]}
-    partition.written = [waiters[2]]
+    partition.writers._waiting = {Until.SYNCED: [(1, waiters[0])], Until.DURABLE: [(9, waiters[1])]}
+    partition.writers.written = [waiters[2]]
     partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
     partition.leave(ErrorCode.KAFKA_STORAGE_ERROR)
     assert [waiter.answers for waiter in waiters] == [[56], [56], [56]]
@@ -292,12 +293,12 @@ def test_writer_may_wait_again_while_it_is_answered() -> None:
     class Again(Waiter):
         def on_write_complete(self, error_code: int) -> None:
             super().on_write_complete(error_code)
-            partition.wait(Until.SYNCED, 9, self)
+            partition.writers.wait(Until.SYNCED, 9, self)
 
     waiter = Again()
-    partition.wait(Until.COMMITTED, 5, waiter)
+    partition.writers.wait(Until.COMMITTED, 5, waiter)
     partition.note_follower(2, 5, 5)
-    assert (waiter.answers, partition.has_waiting) == ([0], True)
+    assert (waiter.answers, partition.writers.has_waiting) == ([0], True)
 
 
 def test_state_without_changes_is_applied_again_without_effect() -> None:

@@ -16,7 +16,8 @@ from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, FakeClock, 
 
 from ottla.broker.partitions.log_upkeep import LogUpkeep
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 from ottla.log.folders import PartitionSpec
 from ottla.model.errors import ErrorCode, KafkaError, PolicyViolation, StorageError
 from ottla.model.settings import BrokerSettings

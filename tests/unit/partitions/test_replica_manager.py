@@ -15,7 +15,8 @@ from tests.unit.log.store_fixtures import StoreFixture, disk_with, spec
 from ottla.broker.metadata.view import PartitionView
 from ottla.broker.partitions.log_upkeep import LogUpkeep
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 from ottla.log.log import PENDING_BATCH_BYTES_MAX
 from ottla.model.errors import ErrorCode, KafkaError, OffsetOutOfRange, PolicyViolation, StorageError
 from ottla.model.settings import TopicSettings
@@ -220,9 +221,9 @@ def test_write_with_followers_is_acknowledged_when_they_have_it(fixture: Manager
     assert (partition.high_watermark, fixture.syncs_of()) == (0, 1)
     fixture.manager.commits.expire_writers()
     assert not fixture.threads.jobs, "there is nothing to sync: the follower is missing"
-    assert fixture.manager.commits.has_waiting_writers
+    assert partition.writers.has_waiting
     partition.note_follower(2, 2, 0)
-    assert not fixture.manager.commits.has_waiting_writers
+    assert not partition.writers.has_waiting
     assert (partition.high_watermark, durable.answers) == (2, [0]), "min.insync.replicas is 1: our own sync is enough"
 
 
@@ -309,7 +310,7 @@ def test_sync_that_started_before_a_truncation_acknowledges_no_later_batch(fixtu
     work, done = fixture.threads.jobs.pop()
     work()
     partition.log.truncate_to(0)
-    partition.waiting.clear()
+    partition.writers._waiting.clear()
     waiter = fixture.produce(partition, batch(2, size=50), acks=-1)
     fixture.manager.commits.write_turn()
     done(None)

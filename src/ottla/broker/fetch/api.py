@@ -45,7 +45,8 @@ from ottla.broker.component import Component, ServedApi
 from ottla.broker.fetch.fetch import FEW_PARTITIONS, Fetch
 from ottla.broker.fetch.follower_fetches import note_fetch
 from ottla.broker.fetch.replica_selection import closest_replica
-from ottla.broker.fetch.rows import FetchRow, fill_reply
+from ottla.broker.fetch.reply import FetchReply
+from ottla.broker.fetch.rows import FetchRow
 from ottla.broker.fetch.sessions import (
     Begun,
     FetchedPartition,
@@ -54,7 +55,7 @@ from ottla.broker.fetch.sessions import (
     random_ids,
 )
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
-from ottla.broker.metadata.view import ViewChanges
+from ottla.broker.metadata.view import AccessChanges
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replication_throttle import ReplicationQuota
@@ -64,12 +65,11 @@ from ottla.env.timers import TimerWheel
 from ottla.model.errors import ErrorCode, Refused
 from ottla.model.settings_broker import RACK_AWARE, RACK_AWARE_CLASS
 from ottla.model.types import FrameBuffer
-from ottla.net.connection import Connection, Slot
+from ottla.net.connection import Connection
 from ottla.security.acls import Pattern, ResourceType
 from ottla.wire.fetch import (
     TOPIC_IDS_FROM,
     FetchRequest,
-    ReplyShape,
     parse_fetch,
     reply_shape,
 )
@@ -130,8 +130,8 @@ class FetchApi(Component):
     def apis(self) -> Mapping[int, ServedApi]:
         return {_FETCH: ServedApi(4, 18)}
 
-    def on_view(self, changes: ViewChanges) -> None:
-        if any(isinstance(about, Pattern) for about in changes.access):
+    def on_access(self, changed: AccessChanges) -> None:
+        if any(isinstance(about, Pattern) for about in changed):
             self.access_changed()
 
     def metrics(self, page: Page) -> Iterator[None]:
@@ -141,6 +141,13 @@ class FetchApi(Component):
         page.gauge("ottla_fetches_parked", "Long polls that wait.", self.parked)
         page.gauge("ottla_fetch_sessions", "Fetch sessions.", len(self.sessions))
         yield
+
+    def check_invariants(self) -> None:
+        served = set(self._replicas.all())
+        self.sessions.check_invariants(served)
+        self.replica_sessions.check_invariants(served)
+        for fetch in self.waiting.values():
+            fetch.check_invariants(served)
 
     async def complete_requests(self) -> None:
         self.answer_all()
@@ -161,8 +168,7 @@ class FetchApi(Component):
     ) -> None:
         """Handle the frame ``buffer[start:end]``."""
         request = parse_fetch(buffer, start, end, version)
-        slot = connection.reserve(_FETCH)
-        shape = reply_shape(version)
+        reply = FetchReply(connection.reserve(_FETCH), reply_shape(version), correlation_id)
         by_id = version >= TOPIC_IDS_FROM
         try:
             if request.replica_id < 0:
@@ -175,14 +181,14 @@ class FetchApi(Component):
                     wanted = list(session.changed) if news_only else wanted
             else:
                 if not self.access.may_cluster(connection, _FETCH, "as a replica"):
-                    self._refuse_replica(slot, correlation_id, shape, request)
+                    self._refuse_replica(reply, request)
                     return
                 connection.is_peer = True
                 session, wanted, news_only = self._begin_replica(connection, request, by_id)
         except Refused as error:
-            fill_reply(slot, correlation_id, shape.reply_start(0, error.code, 0), [], shape, self.hints)
+            reply.fill(reply.shape.reply_start(0, error.code, 0), [], self.hints)
             return
-        fetch = self.new_fetch(self, slot, shape, correlation_id, request, session, wanted, news_only)
+        fetch = self.new_fetch(self, reply, request, (session, wanted, news_only))
         if news_only and len(wanted) > FEW_PARTITIONS and not self.deferred.may_run(len(wanted)):
             fetch.start_later(connection)
             return
@@ -208,12 +214,12 @@ class FetchApi(Component):
                 return True
         return False
 
-    def _refuse_replica(self, slot: Slot, correlation_id: int, shape: ReplyShape, request: FetchRequest) -> None:
+    def _refuse_replica(self, reply: FetchReply, request: FetchRequest) -> None:
         """Answer a client that claims to be a broker and is none: each partition has an error, as in Kafka."""
         reads = [FetchRow(each, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in partitions_of(request)]
         # A fetch that names no partition continues a session, from before the right was taken away.
         code = 0 if reads else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        fill_reply(slot, correlation_id, shape.reply_start(0, code, 0), reads, shape, self.hints)
+        reply.fill(reply.shape.reply_start(0, code, 0), reads, self.hints)
 
     def _begin_replica(self, connection: Connection, request: FetchRequest, by_id: bool) -> Begun:
         """Begin a follower's fetch: note its offsets. Return what ``FetchSessions.begin`` returns; raise as it does."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from ottla.broker.access.throttling import with_throttle_time
 from ottla.broker.fetch.api import FetchApi
 from ottla.broker.fetch.fetch import Fetch
-from ottla.broker.fetch.rows import FetchRow, fill_reply
-from ottla.broker.fetch.sessions import FetchedPartition, FetchSession
+from ottla.broker.fetch.reply import FetchReply
+from ottla.broker.fetch.rows import FetchRow
+from ottla.broker.fetch.sessions import Begun
 from ottla.model.types import FrameBuffer
-from ottla.net.connection import Connection, Slot
-from ottla.wire.fetch import FetchRequest, ReplyShape, reply_shape
+from ottla.net.connection import Connection
+from ottla.wire.fetch import FetchRequest, reply_shape
 from ottla.wire.frame import read_client_id
 
 
@@ -38,32 +39,22 @@ class CountedFetch(Fetch):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        api: FetchApi,
-        slot: Slot,
-        shape: ReplyShape,
-        correlation_id: int,
-        request: FetchRequest,
-        session: FetchSession | None,
-        wanted: list[FetchedPartition],
-        news_only: bool,
-    ) -> None:
+    def __init__(self, api: FetchApi, reply: FetchReply, request: FetchRequest, begun: Begun) -> None:
         if request.replica_id < 0:
             # A larger reply would mute the connection for long.
-            size_bytes_max = api.throttling.records_bytes_max(slot.connection)
+            size_bytes_max = api.throttling.records_bytes_max(reply.slot.connection)
             request = request._replace(size_bytes_max=min(request.size_bytes_max, size_bytes_max))
-        super().__init__(api, slot, shape, correlation_id, request, session, wanted, news_only)
+        super().__init__(api, reply, request, begun)
 
     def answer_now(self) -> None:
         started = self._api.throttling.monotonic()
         super().answer_now()
-        self._api.throttling.take_time(self._slot.connection, started)
+        self._api.throttling.take_time(self._reply.slot.connection, started)
 
     def answer(self, reads: list[FetchRow]) -> None:
         size_bytes = sum(read.region.size_bytes for read in reads if read.region is not None)
         if size_bytes and not self.is_replica:
-            throttle_ms = self._api.throttling.take_records(self._slot.connection, size_bytes)
+            throttle_ms = self._api.throttling.take_records(self._reply.slot.connection, size_bytes)
             if throttle_ms:
                 self._answer_without_rows(throttle_ms)
                 return
@@ -76,5 +67,5 @@ class CountedFetch(Fetch):
             session_id = session.session_id
         elif session is not None:
             self._api.sessions.end(session)
-        start = self._shape.reply_start(throttle_ms, 0, session_id)
-        fill_reply(self._slot, self._correlation_id, start, [], self._shape, self._api.hints)
+        start = self._reply.shape.reply_start(throttle_ms, 0, session_id)
+        self._reply.fill(start, [], self._api.hints)

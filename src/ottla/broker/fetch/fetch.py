@@ -7,18 +7,19 @@ closes. `api.py` says what bounds it and how fetches of followers and of consume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from ottla.broker.fetch.follower_fetches import diverging
 from ottla.broker.fetch.replica_selection import NO_REPLICA
-from ottla.broker.fetch.rows import FetchRow, fill_reply, read_partition
-from ottla.broker.fetch.sessions import FetchedPartition, FetchSession, SessionPartition, partitions_of
+from ottla.broker.fetch.reply import FetchReply
+from ottla.broker.fetch.rows import FetchRow, read_partition
+from ottla.broker.fetch.sessions import Begun, FetchedPartition, FetchSession, SessionPartition, partitions_of
 from ottla.broker.partitions.partition import Partition
 from ottla.env.timers import Expiring
 from ottla.model.errors import ErrorCode, KafkaError, NotLeaderOrFollower, OffsetOutOfRange
-from ottla.net.connection import Connection, Slot
-from ottla.wire.fetch import LEADERS_FROM, FetchRequest, ReplyShape, parse_fetch
+from ottla.net.connection import Connection
+from ottla.wire.fetch import LEADERS_FROM, FetchRequest, parse_fetch
 
 if TYPE_CHECKING:
     from ottla.broker.fetch.api import FetchApi
@@ -39,30 +40,16 @@ class Fetch:
     """One fetch, from its arrival to its reply."""
 
     __slots__ = (
-        "_api", "_bytes", "_connection", "_correlation_id", "_frame", "_is_completing", "_is_looking", "_min_bytes",
-        "_news_only", "_partitions", "_request", "_session", "_shape", "_slot", "_wanted", "on_done", "timer_bucket",
+        "_api", "_bytes", "_connection", "_frame", "_is_completing", "_is_looking", "_min_bytes", "_news_only",
+        "_partitions", "_reply", "_request", "_session", "_wanted", "on_done", "timer_bucket",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        api: FetchApi,
-        slot: Slot,
-        shape: ReplyShape,
-        correlation_id: int,
-        request: FetchRequest,
-        session: FetchSession | None,
-        wanted: list[FetchedPartition],
-        news_only: bool,
-    ) -> None:
+    def __init__(self, api: FetchApi, reply: FetchReply, request: FetchRequest, begun: Begun) -> None:
         self._api = api
-        self._slot = slot
-        self._shape = shape
-        self._correlation_id = correlation_id
+        self._reply = reply
         self._request = request
-        self._session = session
-        #: the partitions to look at; an incremental fetch takes those of its session that may have news
-        self._wanted = wanted
-        self._news_only = news_only
+        #: ``_wanted``: the partitions to look at; an incremental fetch takes those of its session that may have news
+        self._session, self._wanted, self._news_only = begun
         self._min_bytes = min(request.min_bytes, request.size_bytes_max)
         #: bytes of records found by the last read, plus the bytes committed since
         self._bytes = 0
@@ -128,9 +115,9 @@ class Fetch:
 
     def _find(self, wanted: FetchedPartition) -> Partition:
         """Return the partition. Raise the KafkaError for the reply if this client, or this broker, may not read it."""
-        by_id = self._shape.topic_ids
+        by_id = self._reply.shape.topic_ids
         if self._api.access.authorizer is not None and not self.is_replica:
-            self._api.check_access(self._slot.connection, wanted, by_id)
+            self._api.check_access(self._reply.slot.connection, wanted, by_id)
         return self._api.find(wanted, by_id, self._may_read_from_follower)
 
     def _register(self) -> None:
@@ -144,6 +131,10 @@ class Fetch:
                 partition.park(self, read_committed=self._request.read_committed, replica=self.is_replica)
             api.parked_partitions += len(self._partitions)
         api.wheel.add(self, self._request.max_wait_ms / 1000)
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if the fetch waits for a partition that is not served."""
+        assert set(self._partitions) <= served, "_partitions"
 
     def on_high_watermark(self, size_bytes: int) -> None:
         self._bytes += size_bytes
@@ -245,7 +236,7 @@ class Fetch:
         reads: list[FetchRow] = []
         total, is_urgent = 0, False
         left = min(self._request.size_bytes_max, self._api.size_bytes_max)
-        by_id, read_committed = self._shape.topic_ids, self._request.read_committed
+        by_id, read_committed = self._reply.shape.topic_ids, self._request.read_committed
         or_follows = self._may_read_from_follower
         is_checked = self._api.access.authorizer is not None and not self.is_replica
         read_one = read_partition
@@ -259,7 +250,7 @@ class Fetch:
                     break
             try:
                 if is_checked:
-                    self._api.check_access(self._slot.connection, wanted, by_id)
+                    self._api.check_access(self._reply.slot.connection, wanted, by_id)
                 partition = self._api.find(wanted, by_id, or_follows)
                 read = read_one(partition, wanted, left, at_least_one=not total, read_committed=read_committed)
             except KafkaError as error:
@@ -279,8 +270,8 @@ class Fetch:
     def _read_failed(self, wanted: FetchedPartition, code: ErrorCode) -> FetchRow:
         """Return the row of a partition with an error, and with its leader if a client looks for that (KIP-951)."""
         read = FetchRow(wanted, int(code))
-        if code in _LEADER_ERRORS and self._shape.version >= LEADERS_FROM and not self.is_replica:
-            read.leader = self._api.hints.leader_of(wanted.topic, wanted.number, by_id=self._shape.topic_ids)
+        if code in _LEADER_ERRORS and self._reply.shape.version >= LEADERS_FROM and not self.is_replica:
+            read.leader = self._api.hints.leader_of(wanted.topic, wanted.number, by_id=self._reply.shape.topic_ids)
             read.has_tags = True
         return read
 
@@ -290,7 +281,9 @@ class Fetch:
         """Read for a consumer with a rack, or name the replica that it should read from."""
         offset, closest = wanted.request.fetch_offset, NO_REPLICA
         if partition.has_committed_in_epoch:
-            closest = self._api.closest_replica(partition, self._request.rack, self._slot.connection.listener, offset)
+            closest = self._api.closest_replica(
+                partition, self._request.rack, self._reply.slot.connection.listener, offset
+            )
         if closest == NO_REPLICA:
             return read_partition(partition, wanted, left, at_least_one=at_least_one, read_committed=read_committed)
         read = FetchRow(wanted)
@@ -329,7 +322,7 @@ class Fetch:
         end_offset = log.written_end_offset
         read.region = log.read(request.fetch_offset, size_bytes_max, end_offset, at_least_one=at_least_one)
         if read.region is not None:
-            read.wants_sync = read.has_tags = partition.waits_for_syncs
+            read.wants_sync = read.has_tags = partition.writers.waits_for_syncs
         elif request.fetch_offset >= end_offset:
             if isinstance(wanted, SessionPartition) and wanted.follower not in (None, follower):
                 # What the follower has was forgotten with the leadership. It names the partition again after an error.
@@ -342,20 +335,20 @@ class Fetch:
             assert self._session is not None
             return list(self._session.changed)
         if self._frame is not None:
-            return partitions_of(parse_fetch(self._frame, 0, len(self._frame), self._shape.version))
+            return partitions_of(parse_fetch(self._frame, 0, len(self._frame), self._reply.shape.version))
         return self._wanted
 
     def answer(self, reads: list[FetchRow]) -> None:
-        if self._session is not None:
-            reads = self._within_session(self._session, reads)
-        shape = self._shape
-        session_id = self._session.session_id if self._session is not None else 0
-        start = shape.reply_start(0, 0, session_id)
+        session, reply, api = self._session, self._reply, self._api
+        session_id = 0
+        if session is not None:
+            reads, session_id = self._within_session(session, reads), session.session_id
+        start = reply.shape.reply_start(0, 0, session_id)
         try:
-            self._api.bytes_out += fill_reply(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
+            api.bytes_out += reply.fill(start, reads, api.hints)
         except OSError as error:
             reads = [self._without_records(read, error) if read.region is not None else read for read in reads]
-            fill_reply(self._slot, self._correlation_id, start, reads, shape, self._api.hints)
+            reply.fill(start, reads, api.hints)
 
     def _without_records(self, read: FetchRow, error: OSError) -> FetchRow:
         partition = self._find(read.wanted)

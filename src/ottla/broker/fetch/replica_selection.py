@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.metadata.view import BrokerView
+from ottla.broker.metadata.broker_nodes import BrokerView
 from ottla.broker.partitions.partition import Partition, Role
 
 #: no other replica is closer

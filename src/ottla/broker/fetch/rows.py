@@ -1,23 +1,13 @@
-"""The rows of a Fetch reply: what is read from one partition, and how the rows become bytes. A hot module."""
+"""The rows of a Fetch reply: what is read from one partition. A hot module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from ottla.broker.cluster.leader_hints import LeaderHints
 from ottla.broker.fetch.follower_fetches import diverging
 from ottla.broker.fetch.replica_selection import NO_REPLICA
 from ottla.broker.fetch.sessions import FetchedPartition
 from ottla.broker.partitions.partition import Partition
 from ottla.log.file_region import FileRegion
-from ottla.net.connection import Part, Slot
-from ottla.wire.fetch import SYNC_WANTED, FetchPartition, ReplyShape, frame_start
-from ottla.wire.leader_hints import LeaderHint, reply_tags
-
-#: a region up to this size is read into the reply; a larger one is sent from its file
-_INLINE_BYTES_MAX = 64 << 10
-#: bytes of records that one reply may hold in memory; further small regions are sent from their files too
-_INLINE_TOTAL_BYTES_MAX = 1 << 20
+from ottla.wire.leader_hints import LeaderHint
 
 
 class FetchRow:
@@ -69,7 +59,7 @@ def read_partition(
     log = partition.log
     read = FetchRow(wanted)
     if partition.high_watermark < partition.epoch_start_offset:
-        return _read_from_new_leader(partition, request, read, left, at_least_one, read_committed)
+        return _read_from_new_leader(partition, read, left, at_least_one=at_least_one, read_committed=read_committed)
     read.high_watermark = partition.high_watermark
     read.last_stable_offset = partition.last_stable_offset
     read.log_start_offset = log.log_start_offset
@@ -93,7 +83,7 @@ def read_partition(
 
 
 def _read_from_new_leader(
-    partition: Partition, request: FetchPartition, read: FetchRow, left: int, at_least_one: bool, read_committed: bool
+    partition: Partition, read: FetchRow, left: int, *, at_least_one: bool, read_committed: bool
 ) -> FetchRow:
     """Read for a consumer while this leader has not yet committed in its own epoch.
 
@@ -102,7 +92,7 @@ def _read_from_new_leader(
     enough in-sync replicas this may last long. A transaction that looks committed may not be: its marker can be above
     the high watermark, and the log forgets these markers at a restart. So read_committed consumers wait.
     """
-    log = partition.log
+    request, log = read.wanted.request, partition.log
     read.log_start_offset = log.log_start_offset
     read.note_diverging(diverging(partition, request))
     if read.diverging is not None:
@@ -116,67 +106,3 @@ def _read_from_new_leader(
         if read.region is None:
             read.at_end_of = partition
     return read
-
-
-def fill_reply(
-    slot: Slot, correlation_id: int, start: bytes, reads: list[FetchRow], shape: ReplyShape, hints: LeaderHints
-) -> int:
-    """Build the reply and fill the slot with it. Return the bytes of records in it."""
-    parts: list[Part] = []
-    out: list[bytes] = [start]
-    leaders: list[LeaderHint] = []
-    size = records_bytes = inlined = 0
-    topics = list(_by_topic(reads)) if len(reads) > 1 else [(reads[0].wanted.topic, reads)] if reads else []
-    out.append(shape.count(len(topics)))
-    for topic, its_reads in topics:
-        out.append(shape.topic(topic))
-        out.append(shape.count(len(its_reads)))
-        for read in its_reads:
-            region = read.region
-            length = region.size_bytes if region is not None else 0
-            out.append(
-                shape.partition_start(
-                    read.wanted.number, read.error_code, read.high_watermark, read.last_stable_offset,
-                    read.log_start_offset, length, read.aborted, read.preferred_replica,
-                )
-            )  # fmt: skip
-            if region is not None:
-                records_bytes += length
-                if length <= _INLINE_BYTES_MAX and inlined < _INLINE_TOTAL_BYTES_MAX:
-                    inlined += length
-                    out.append(region.read())
-                else:
-                    parts.append(b"".join(out))
-                    parts.append(region)
-                    size += len(parts[-2]) + length  # type: ignore[arg-type]
-                    out = []
-            if not read.has_tags:
-                out.append(shape.partition_tail)
-                continue
-            out.append(SYNC_WANTED if read.wants_sync else shape.partition_end(read.diverging, read.leader))
-            if read.leader is not None:
-                leaders.append(read.leader)
-        out.append(shape.partition_tail)
-    out.append(reply_tags(hints.addresses(leaders, slot.connection)) if leaders else shape.partition_tail)
-    last = b"".join(out)
-    head = frame_start(correlation_id, size + len(last))
-    if parts:
-        parts.append(last)
-        first = parts.pop(0)
-        assert isinstance(first, bytes)
-        slot.fill(head + first, parts)
-    else:
-        slot.fill(head + last)
-    return records_bytes
-
-
-def _by_topic(reads: list[FetchRow]) -> Iterator[tuple[bytes, list[FetchRow]]]:
-    """Group adjacent rows of the same topic into one entry."""
-    group: list[FetchRow] = []
-    for read in reads:
-        if group and group[0].wanted.topic != read.wanted.topic:
-            yield group[0].wanted.topic, group
-            group = []
-        group.append(read)
-    if group:
-        yield group[0].wanted.topic, group

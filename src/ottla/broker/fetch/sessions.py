@@ -30,10 +30,11 @@ read none of the topics it names gets no session, so that it cannot take the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Protocol
 
-from ottla.broker.partitions.partition import Follower, Partition
+from ottla.broker.partitions.follower import Follower
+from ottla.broker.partitions.partition import Partition
 from ottla.model.errors import ErrorCode, Refused
 from ottla.wire.fetch import FetchPartition, FetchRequest
 
@@ -129,6 +130,10 @@ class SessionPartition(FetchedPartition):
         if self._registered_in is not None:
             self._registered_in.unpark(self)
             self._registered_in = None
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if it waits for news of a partition that is not served."""
+        assert self._registered_in is None or self._registered_in in served, "_registered_in"
 
     def follow(self, follower: Follower) -> None:
         """Each fetch of the session counts as one of this partition, until ``leave``."""
@@ -298,6 +303,12 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if a session waits for news of a partition that is not served."""
+        for session in self._sessions.values():
+            for partition in session.partitions.values():
+                partition.check_invariants(served)
 
     def begin(
         self, request: FetchRequest, topic_ids: bool, now: float, client: Client, *, may_create: bool = True

@@ -14,8 +14,9 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from functools import partial
 
-from ottla.broker.partitions.partition import Partition, Role, Until, Writer
+from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.partitions.storage import Storage
+from ottla.broker.partitions.writers import Until, Writer
 from ottla.env.disk import NO_DESCRIPTORS, WriteFailed
 from ottla.env.tasks import Threads
 from ottla.log.log import Log
@@ -82,11 +83,11 @@ class GroupCommit:
         """Raise AssertionError if a partition is known that is not served, or one that requests wait for is not."""
         assert self.pending.keys() <= {partition.log for partition in served}, "pending"
         assert self._waiting.keys() <= served, "_waiting"
-        assert self._waiting.keys() >= {each for each in served if each.has_waiting}, "a request waits for ever"
+        assert self._waiting.keys() >= {each for each in served if each.writers.has_waiting}, "a request waits for ever"
 
     def note_waiting(self, partition: Partition) -> None:
         """Note whether requests wait for a partition, after a change of its role."""
-        if partition.has_waiting:
+        if partition.writers.has_waiting:
             self._waiting[partition] = None
         else:
             self._waiting.pop(partition, None)
@@ -99,10 +100,10 @@ class GroupCommit:
         """
         if until is _WRITTEN or (until is _COMMITTED and len(partition.replicas) == 1):
             if partition.log in self.pending:
-                partition.written.append(writer)
+                partition.writers.written.append(writer)
                 return
         elif end_offset > partition.log.written_end_offset or partition.reached(until) < end_offset:
-            partition.wait(until, end_offset, writer)
+            partition.writers.wait(until, end_offset, writer)
             self._waiting[partition] = None
             return
         writer.on_write_complete(0)
@@ -137,14 +138,15 @@ class GroupCommit:
                     partition.advance_high_watermark(end)
                 else:
                     partition.note_written()
-            if partition.written:
-                written, partition.written = partition.written, []
+            writers = partition.writers
+            if writers.written:
+                written, writers.written = writers.written, []
                 for writer in written:
                     writer.on_write_complete(0)
-            if partition.waiting:
+            if writers.has_waiting:
                 if len(partition.replicas) > 1:
                     partition.complete_writers()
-                if partition.wants_sync and not partition.sync_in_flight:
+                if writers.wants_sync and not partition.sync_in_flight:
                     self.start_sync(partition)
 
     def start_sync(self, partition: Partition) -> None:
@@ -176,7 +178,7 @@ class GroupCommit:
                 self.start_sync(partition)
             self.on_follower_changed(partition)
         partition.complete_writers()
-        if partition.wants_sync and not partition.log.pending and partition.log.unsynced():
+        if partition.writers.wants_sync and not partition.log.pending and partition.log.unsynced():
             self.start_sync(partition)
         self._forget_if_done(partition)
 
@@ -195,23 +197,26 @@ class GroupCommit:
         if not partition.sync_in_flight and not partition.offline and partition.log.unsynced():
             self.start_sync(partition)
 
-    @property
-    def has_waiting_writers(self) -> bool:
-        """Return whether a request waits for a sync or for followers."""
-        return any(partition.has_waiting for partition in self._waiting)
+    async def complete_writes(self, wait_s: float) -> None:
+        """Write what is pending, and wait until no request waits for a sync or for followers, ``wait_s`` at most."""
+        self.write_turn()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while any(partition.writers.has_waiting for partition in self._waiting) and loop.time() < deadline:
+            await asyncio.sleep(0.002)
 
     def expire_writers(self) -> None:
         """Answer each produce whose timeout has passed; its batch stays in the log. Start syncs that had to wait."""
         now = self._monotonic()
         for partition in list(self._waiting):
-            partition.expire_writers(now)
-            if not partition.has_waiting:
+            partition.writers.expire(now)
+            if not partition.writers.has_waiting:
                 self._waiting.pop(partition, None)
-            elif partition.wants_sync and not partition.log.pending:
+            elif partition.writers.wants_sync and not partition.log.pending:
                 self.sync_in_background(partition)
 
     def _forget_if_done(self, partition: Partition) -> None:
-        if not partition.has_waiting:
+        if not partition.writers.has_waiting:
             self._waiting.pop(partition, None)
 
 

@@ -22,7 +22,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.broker.partitions.partition import Follower, Partition
+from ottla.broker.partitions.follower import Follower
+from ottla.broker.partitions.partition import Partition
 
 
 class Limits(NamedTuple):

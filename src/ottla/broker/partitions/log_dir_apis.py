@@ -42,9 +42,6 @@ class LogDirApis(Component):
             34: ServedApi(1, 2, self.alter_replica_log_dirs),
         }
 
-    def check_invariants(self) -> None:
-        self._log_moves.check_invariants()
-
     async def stop(self) -> None:
         self._log_moves.stop()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from ottla.broker.partitions.manager import ReplicaManager
@@ -39,9 +39,15 @@ class LogMoves:
     """The logs of this broker that are being moved."""
 
     def __init__(
-        self, *, loop: asyncio.AbstractEventLoop, replicas: ReplicaManager, threads: Threads,
-        wall_ms: Callable[[], int], unique: Callable[[], str], rate: Callable[[], int],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        replicas: ReplicaManager,
+        threads: Threads,
+        wall_ms: Callable[[], int],
+        unique: Callable[[], str],
+        rate: Callable[[], int],
+    ) -> None:
         """``rate`` returns the bytes per second that all moves together may copy, ``unique`` a new name."""
         self.loop = loop
         self.replicas = replicas
@@ -51,7 +57,7 @@ class LogMoves:
         self.rate = rate
         self.quota = ReplicationQuota()
         self._moves: dict[Partition, LogMove] = {}
-        replicas.discards.append(self.cancel)
+        replicas.referrers.append(self)
 
     def start(self, partition: Partition, directory: LogDir) -> None:
         """Move the log of a partition. Do nothing if that is being done; end a move to another directory."""
@@ -66,9 +72,14 @@ class LogMoves:
         if partition in self._moves:
             self._moves[partition].end()
 
-    def check_invariants(self) -> None:
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition that is no longer served."""
+        self.cancel(partition)
+
+    def check_invariants(self, served: Set[Partition]) -> None:
         """Raise AssertionError if a partition is moved that is not served, or if a truncation would not be noticed."""
-        assert self._moves.keys() == self.replicas.moving.keys()
+        assert self._moves.keys() <= served, "_moves"
+        assert self._moves.keys() == self.replicas.moving.keys(), "moving"
 
     def forget(self, partition: Partition) -> None:
         self._moves.pop(partition, None)

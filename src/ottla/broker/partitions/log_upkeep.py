@@ -47,7 +47,7 @@ class LogUpkeep:
         plans = []
         for partition in self._replicas.all():
             its_log = partition.log
-            if not its_log.settings.compact or partition.offline or its_log in self._compactor.uncleanable:
+            if not its_log.settings.compact or partition.offline or its_log.is_uncleanable:
                 continue
             if partition in self._replicas.moving:
                 continue  # a copy would have other batches

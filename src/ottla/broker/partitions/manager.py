@@ -4,14 +4,15 @@
                    └──► a disk fails or is full: `storage.py`
 
 ``leader_of`` is the one check of leadership: every request and every coordinator gets its partition from it. ``remove``
-is the one way to stop serving a partition: whatever refers to partitions is registered in ``discards``.
+is the one way to stop serving a partition: whatever refers to partitions is registered in ``referrers``.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from typing import Protocol
 
 from ottla.broker.partitions.follower_logs import FollowerLogs
 from ottla.broker.partitions.group_commit import GroupCommit
@@ -46,6 +47,16 @@ _LEADER = Role.LEADER
 _NOWHERE: dict[int, Partition] = {}
 #: free space is checked again after at least this many bytes
 _CHECK_SPACE_BYTES_MIN = 1 << 20
+
+
+class Referrer(Protocol):
+    """Something that refers to partitions which this broker serves: an index, a queue, a cache."""
+
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition that is no longer served."""
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if a partition is referred to that is not served, or if one that must be is not."""
 
 
 class ReplicaManager:
@@ -116,8 +127,8 @@ class ReplicaManager:
         )
         store.on_dir_failed = self.storage.dir_failed
         store.on_start_synced = self.commits.log_start_synced
-        #: what forgets a partition that this broker no longer serves, before its log is deleted
-        self.discards: list[Callable[[Partition], None]] = [self._discard, self.commits.discard, self.storage.discard]
+        #: they forget a partition that this broker no longer serves, before its log is deleted
+        self.referrers: list[Referrer] = [self.commits, self.storage]
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -231,13 +242,15 @@ class ReplicaManager:
 
     def remove(self, partition: Partition, unique: str) -> None:
         """Stop serving a partition and delete its log: its topic was deleted, or it was moved to other brokers."""
-        for discard in self.discards:
-            discard(partition)
+        self._discard(partition)
+        for referrer in self.referrers:
+            referrer.discard(partition)
         partition.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        directory = self.store.dir_of(partition.log)
         try:
             self.store.delete(partition.name, unique)
         except OSError as error:
-            self.storage.dir_failed(self.store.dir_of(partition.log), error)
+            self.storage.dir_failed(directory, error)
 
     def _discard(self, partition: Partition) -> None:
         for topics, key in ((self.topics, partition.topic_name), (self.topics_by_id, partition.topic_id)):
@@ -260,8 +273,9 @@ class ReplicaManager:
         assert self._replicated.keys() == replicated, "_replicated"
         assert self._unsettled.keys() == {each for each in replicated if not each.is_isr_settled}, "_unsettled"
         assert self.moving.keys() <= served, "moving"
-        self.commits.check_invariants(served)
-        self.storage.check_invariants(served)
+        self.store.check_invariants({partition.name: partition.log for partition in served})
+        for referrer in self.referrers:
+            referrer.check_invariants(served)
 
     def _went_offline(self, partition: Partition) -> None:
         self.generation += 1
@@ -319,9 +333,18 @@ class ReplicaManager:
     # -- append ---------------------------------------------------------------------------------------------------
 
     def append(
-        self, partition: Partition, buffer: FrameBuffer, view: memoryview, start: int, end: int, now_ms: int,
-        *, transactional: bool = False, sequenced: bool = True, opened: TopicSettings | None = None,
-    ) -> tuple[int, int]:  # fmt: skip
+        self,
+        partition: Partition,
+        buffer: FrameBuffer,
+        view: memoryview,
+        start: int,
+        end: int,
+        now_ms: int,
+        *,
+        transactional: bool = False,
+        sequenced: bool = True,
+        opened: TopicSettings | None = None,
+    ) -> tuple[int, int]:
         """Append one batch; return its base offset and the offset after it. Raise KafkaError without changing anything.
 
         With ``transactional`` the batch may be part of a transaction, which the caller knows to be open; without
@@ -341,9 +364,16 @@ class ReplicaManager:
         return offsets
 
     def append_marker(
-        self, partition: Partition, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int,
-        now_ms: int, transaction_version: int = 0,
-    ) -> tuple[int, int]:  # fmt: skip
+        self,
+        partition: Partition,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        transaction_version: int = 0,
+    ) -> tuple[int, int]:
         """Append the marker of a transaction; return its offset and the offset after it. Raise as ``append`` does."""
         if not partition.writable:
             raise partition.refusal()

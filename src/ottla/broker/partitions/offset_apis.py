@@ -10,7 +10,8 @@ from ottla.broker.component import Component, ServedApi
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.partitions.group_commit import AwaitedWrite
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 from ottla.broker.request import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError, Refused
 from ottla.wire.messages.delete_records import (
@@ -87,9 +88,13 @@ class OffsetApis(Component):
         return ListOffsetsResponse(topics=topics)
 
     async def _list_offset(
-        self, partition: Partition, wanted: ListOffsetsPartition, isolation: int, version: int,
+        self,
+        partition: Partition,
+        wanted: ListOffsetsPartition,
+        isolation: int,
+        version: int,
         row: ListOffsetsPartitionResponse,
-    ) -> None:  # fmt: skip
+    ) -> None:
         log, timestamp = partition.log, wanted.timestamp
         end_offset = partition.last_stable_offset if isolation == 1 else partition.high_watermark
         if timestamp < 0 and version < _SINCE.get(timestamp, 1 << 15):

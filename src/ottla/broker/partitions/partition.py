@@ -21,11 +21,12 @@ what would be left after a clean restart or a kill of the process. docs/decision
 from __future__ import annotations
 
 import math
-from enum import Enum, IntEnum
-from operator import itemgetter
+from enum import Enum
 from typing import Protocol
 
+from ottla.broker.partitions.follower import Follower
 from ottla.broker.partitions.replication_throttle import is_throttled
+from ottla.broker.partitions.writers import Until, Writer, Writers
 from ottla.log.log import Log
 from ottla.model.errors import (
     ErrorCode,
@@ -43,21 +44,6 @@ class Role(Enum):
     LEADER = "leader"
     FOLLOWER = "follower"
     OFFLINE = "offline"
-
-
-class Until(IntEnum):
-    """What a write waits for."""
-
-    #: this broker has written it to the file: acks=1
-    WRITTEN = 0
-    #: this broker has synced it: acks=1 when ``flush.messages`` is reached
-    SYNCED = 1
-    #: every in-sync replica has it: acks=all without ``flush.acks.all``, as in Kafka
-    COMMITTED = 2
-    #: every in-sync replica has it, and ``min.insync.replicas`` of them have synced it: acks=all
-    DURABLE = 3
-    #: no in-sync replica has records below this offset, not even after a power failure: DeleteRecords
-    DELETED = 4
 
 
 class PartitionState(Protocol):
@@ -96,79 +82,6 @@ class Reader(Protocol):
         """The partition was deleted, is offline or has another leader: complete the fetch now."""
 
 
-class Writer(Protocol):
-    """A produce request, or a coordinator, that waits for its batch."""
-
-    deadline: float
-
-    def on_write_complete(self, error_code: int) -> None: ...
-
-
-class FetchTimes(Protocol):
-    """A fetch session of a follower."""
-
-    used_at: float
-
-
-class Follower:
-    """What the leader knows of another replica: everything below these offsets is written, and synced, there."""
-
-    __slots__ = (
-        "_fetched_at", "_session", "broker_epoch", "caught_up_at", "end_offset", "leader_end_at_fetch",
-        "log_start_offset", "sent_high_watermark", "synced_end_offset",
-    )  # fmt: skip
-
-    def __init__(self, now: float) -> None:
-        """``now`` counts as the moment when it had everything, so that it has time to fetch from a new leader."""
-        #: -1: it has not fetched from this leader yet
-        self.end_offset = self.synced_end_offset = -1
-        #: the start of its log, also after a power failure
-        self.log_start_offset = -1
-        #: the high watermark in the last reply to it
-        self.sent_high_watermark = -1
-        #: the registration of the process that fetched last
-        self.broker_epoch = -1
-        #: the last time at which it had every record that the leader had then
-        self.caught_up_at = now
-        self._fetched_at = -math.inf
-        self.leader_end_at_fetch = -1
-        #: the fetch session that contains this partition; each of its fetches is also one of this partition
-        self._session: FetchTimes | None = None
-
-    @property
-    def fetched_at(self) -> float:
-        """Return the time of the last fetch of this partition, also if the session did not name it."""
-        return self._fetched_at if self._session is None else max(self._fetched_at, self._session.used_at)
-
-    def begin_session(self, session: FetchTimes) -> None:
-        self._session = session
-
-    def end_session(self, session: FetchTimes) -> None:
-        """The follower no longer fetches this partition with ``session``."""
-        if self._session is session:
-            self._fetched_at = self.fetched_at
-            self._session = None
-
-    def note_alive(self, fetched_at: float) -> None:
-        """The follower sent a fetch at this time, which was refused."""
-        self._fetched_at = max(self._fetched_at, fetched_at)
-
-    def note_appended(self) -> None:
-        """Records were appended after the follower had fetched all others: it had everything at its last fetch."""
-        self.caught_up_at = max(self.caught_up_at, self.fetched_at)
-
-    def note_fetch(
-        self, end_offset: int, synced_end_offset: int, broker_epoch: int, leader_end: int, now: float
-    ) -> None:
-        if end_offset >= leader_end:
-            self.caught_up_at = now
-        elif end_offset >= self.leader_end_at_fetch >= 0:
-            self.caught_up_at = max(self.caught_up_at, self._fetched_at)
-        self.end_offset, self.synced_end_offset = end_offset, min(synced_end_offset, end_offset)
-        self.broker_epoch = broker_epoch
-        self._fetched_at, self.leader_end_at_fetch = now, leader_end
-
-
 class Partition:
     """One partition of which this broker has a replica."""
 
@@ -177,8 +90,8 @@ class Partition:
         "is_follower_throttled", "is_leader_throttled", "is_lease_over", "isr", "leader_epoch",
         "leader_high_watermark", "leader_id", "log", "name", "partition_epoch", "proposed_isr", "readers",
         "replica_bytes", "replica_readers", "replicas", "reported_stable_offset", "role", "stable_readers",
-        "suspended", "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "unconfirmed", "waiting",
-        "writable", "written",
+        "suspended", "sync_in_flight", "sync_wanted_offset", "topic_id", "topic_name", "unconfirmed", "writable",
+        "writers",
     )  # fmt: skip
 
     def __init__(
@@ -233,10 +146,8 @@ class Partition:
         #: parked fetches of followers, and ``log.appended_bytes`` when they were last woken
         self.replica_readers: dict[Reader, None] = {}
         self.replica_bytes = log.appended_bytes
-        #: writers whose batches are written to the file at the end of the turn
-        self.written: list[Writer] = []
-        #: other writers by what they wait for, each with the offset after its batch
-        self.waiting: dict[Until, list[tuple[int, Writer]]] = {}
+        #: the requests that wait until their batches are safe
+        self.writers = Writers()
         #: readers that wait until it is certain that this broker led the partition, each with that time
         self.unconfirmed: list[tuple[float, Writer]] = []
         self.sync_in_flight = False
@@ -307,12 +218,7 @@ class Partition:
         """Let acks=1 wait for the in-sync replicas while this broker may have been replaced as the leader."""
         self.is_lease_over = is_over
         if is_over:
-            written, self.written = self.written, []
-            for writer in written:
-                self.wait(_COMMITTED, self.log.log_end_offset, writer)
-            for end_offset, writer in self.waiting.pop(_SYNCED, ()):
-                self.wait(_DURABLE, end_offset, writer)
-            self.waiting.get(_DURABLE, []).sort(key=itemgetter(0))
+            self.writers.wait_for_replicas(self.log.log_end_offset)
         self.complete_confirmed()
 
     def confirm_leadership(self, reader: Writer, now: float) -> None:
@@ -623,65 +529,22 @@ class Partition:
             return self.low_watermark
         return self.high_watermark if until is _COMMITTED else self.log.written_end_offset
 
-    @property
-    def wants_sync(self) -> bool:
-        """Return whether a writer waits for a sync on this broker."""
-        return bool(self.waiting.get(_DURABLE) or self.waiting.get(_SYNCED))
-
-    @property
-    def waits_for_syncs(self) -> bool:
-        """Return whether a writer waits until followers have synced its batch."""
-        return bool(self.waiting.get(_DURABLE))
-
-    @property
-    def has_waiting(self) -> bool:
-        return any(self.waiting.values())
-
-    def wait(self, until: Until, end_offset: int, writer: Writer) -> None:
-        """Answer the writer when all records below ``end_offset`` are as safe as ``until`` says, or when that fails."""
-        self.waiting.setdefault(until, []).append((end_offset, writer))
-
     def complete_writers(self) -> None:
         """Answer the writers that have what they wait for.
 
         Those whose batch is committed get NOT_ENOUGH_REPLICAS_AFTER_APPEND if too few replicas are in sync by now.
         """
-        for until, writers in list(self.waiting.items()):
-            if not writers:
-                continue
+        writers = self.writers
+        for until in writers.awaited():
             code = 0
             offset = self.reached(until)
             if until not in (_SYNCED, _DELETED) and len(self.isr) < self.min_in_sync:
                 code, offset = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, self.high_watermark
-            done = 0
-            while done < len(writers) and writers[done][0] <= offset:
-                done += 1
-            ready = writers[:done]
-            del writers[:done]
-            for _, writer in ready:
-                writer.on_write_complete(code)
-
-    def expire_writers(self, now: float) -> None:
-        """Answer the writers whose time is over. Their batches stay in the log."""
-        for until, writers in list(self.waiting.items()):
-            late = [writer for _, writer in writers if writer.deadline < now]
-            if late:
-                self.waiting[until] = [entry for entry in writers if entry[1].deadline >= now]
-                for writer in late:
-                    writer.on_write_complete(ErrorCode.REQUEST_TIMED_OUT)
-
-    def fail_writers(self, error_code: ErrorCode, from_offset: int = -1) -> None:
-        """Answer the writers whose batches were lost: those of this turn, and those that end after ``from_offset``."""
-        failed, self.written = self.written, []
-        for until, writers in self.waiting.items():
-            failed += [writer for end_offset, writer in writers if end_offset > from_offset]
-            self.waiting[until] = [entry for entry in writers if entry[0] <= from_offset]
-        for writer in failed:
-            writer.on_write_complete(error_code)
+            writers.complete(until, offset, code)
 
     def leave(self, error_code: ErrorCode) -> None:
         """Answer all writers and complete all parked fetches: the partition is deleted, offline or led elsewhere."""
-        self.fail_writers(error_code)
+        self.writers.fail(error_code)
         unconfirmed, self.unconfirmed = self.unconfirmed, []
         for _, reader in unconfirmed:
             reader.on_write_complete(error_code)

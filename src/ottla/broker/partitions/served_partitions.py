@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from ottla.broker.component import Component
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.nodes import topic_config_path
 from ottla.broker.metadata.store import MalformedNode
-from ottla.broker.metadata.view import NO_LEADER, PartitionView, TopicView, ViewChanges, changed_partitions
+from ottla.broker.metadata.view import AccessChanges, TopicView, ViewChanges, changed_partitions
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.env.metrics import Page, label_text
 from ottla.log.folders import PartitionSpec
@@ -59,9 +58,21 @@ class ServedPartitions(Component):
                 raise MalformedNode(topic_config_path(topic.name), error) from None
         return specs
 
-    def on_view(self, changes: ViewChanges) -> None:
-        if any(isinstance(about, Pattern) for about in changes.access):
+    async def start(self) -> None:
+        """Close the logs of partitions that this broker was to serve when the start opened them, but is not now.
+
+        Their folders stay: no change was seen that removed them, and missing metadata is no proof.
+        """
+        store = self._replicas.store
+        for name in [name for name in store.logs if not self._is_own(name)]:
+            log.warning("the partition was removed during the start, ignoring its folder partition=%s", name)
+            store.release(name)
+
+    def on_access(self, changed: AccessChanges) -> None:
+        if any(isinstance(about, Pattern) for about in changed):
             self._replicas.generation += 1  # what connections have cached of earlier decisions is no longer valid
+
+    def on_view(self, changes: ViewChanges) -> None:
         for old, new in changes.topics:
             if old is not None and (new is None or old.topic_id != new.topic_id):
                 self._replicas.remove_topic(old.name.encode(), self._new_name)
@@ -91,9 +102,6 @@ class ServedPartitions(Component):
     def check_invariants(self) -> None:
         self._replicas.check_invariants()
 
-    def before_replies(self) -> None:
-        self._replicas.commits.write_turn()
-
     async def stop(self) -> None:
         self._replicas.opener.close()
         self._replicas.commits.write_turn()
@@ -121,7 +129,7 @@ class ServedPartitions(Component):
         self._unfrozen += len(topic.partitions) - len(served)
         for spec in self._specs(topic, changed):
             number = spec.name.partition
-            state = self.role_of(topic.partitions[number])
+            state = topic.partitions[number].applied_by(own)
             if (partition := served.get(number)) is not None:
                 self._replicas.apply_state(partition, state)
                 continue
@@ -141,15 +149,12 @@ class ServedPartitions(Component):
             self._unfrozen = 0
             gc.freeze()
 
-    def role_of(self, state: PartitionView) -> PartitionView:
-        """Return the state without its leader if that is this broker and its log may lack records.
-
-        Others are elected then, or this broker in a new epoch.
-        """
-        own = self._metadata.broker_id
-        if state.leader == own and any(end.broker == own for end in state.unclean):
-            return replace(state, leader=NO_LEADER)
-        return state
+    def _is_own(self, name: TopicPartition) -> bool:
+        """Return whether this broker has a replica of a partition."""
+        topic = self._metadata.view.topics.get(name.topic)
+        if topic is None or name.partition >= len(topic.partitions):
+            return False
+        return self._metadata.broker_id in topic.partitions[name.partition].replicas
 
     def _configure(self, topic: TopicView) -> None:
         self._replicas.configure(topic.name.encode(), self._metadata.topic_settings(topic))

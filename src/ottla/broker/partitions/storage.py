@@ -4,7 +4,7 @@ A disk that fails to write or to sync is never asked again: its content may be l
 disk that is full is only refused further writes, and used again when it has room. A file that cannot be read concerns
 its partition only: the request that needs it is answered with KAFKA_STORAGE_ERROR, and everything else goes on. If
 other replicas are in sync, that partition goes offline here, and the broker tells the metadata store
-(`cluster/membership.py`).
+(`cluster/offline_reports.py`).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Storage:
         """The log has already forgotten the batches; now decide whether the disk is full or broken."""
         directory = self._store.dir_of(of)
         if (partition := self._by_log.get(of)) is not None:
-            partition.fail_writers(ErrorCode.KAFKA_STORAGE_ERROR, of.log_end_offset)
+            partition.writers.fail(ErrorCode.KAFKA_STORAGE_ERROR, of.log_end_offset)
         if error.errno in NO_ROOM:
             self._set_room(directory, False)
             log.error("log directory is full, produces are refused path=%s", directory.path)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -115,9 +115,14 @@ class RequestChecks:
         self._checks.remove_guards(self._guards)
 
     async def ask(
-        self, broker_id: int, transactional_id: str, producer: Producer, partitions: Mapping[TopicPartition, Term], *,
+        self,
+        broker_id: int,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Mapping[TopicPartition, Term],
+        *,
         verify_only: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Get the verdicts about these partitions.
 
         While the markers of the previous transaction are written, the question is repeated for ``_CONCURRENT_WAIT_S``.
@@ -137,9 +142,12 @@ class RequestChecks:
             guard.code = codes[key.name]
 
     async def ask_here(
-        self, transactional_id: str, producer: Producer, partitions: Mapping[TopicPartition, Term],
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Mapping[TopicPartition, Term],
         answer: Callable[[], Awaitable[object]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Get the verdicts from ``answer``, which returns the reply of this broker's own coordinator."""
         guards = self._new_guards(producer, partitions)
         reply: Any = await answer()
@@ -149,17 +157,23 @@ class RequestChecks:
             guard.code = _retriable(codes.get(key.name, ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _new_guards(self, producer: Producer, partitions: Mapping[TopicPartition, Term]) -> dict[_Key, _Guard]:
-        guards = {_Key(name, producer): _Guard(term) for name, term in partitions.items()}
+        """Add guards for the partitions that this broker still leads: the verdict about another one does not hold."""
+        checks = self._checks
+        guards = {
+            _Key(name, producer): _Guard(term) for name, term in partitions.items() if checks.is_current(name, term)
+        }
         self._guards.update(guards)
-        self._checks.add_guards(guards)
+        checks.add_guards(guards)
         return guards
 
 
 class TransactionChecks:
     """The questions of this broker to transaction coordinators, above all to those on other brokers."""
 
-    def __init__(self, peers: Asker) -> None:
+    def __init__(self, peers: Asker, find: Callable[[str, int], Partition | None]) -> None:
+        """``find`` returns the replica of a partition on this broker."""
         self._peers = peers
+        self._find = find
         self._guards: dict[_Key, _Guard] = {}
         self._tasks = Tasks()
         #: broker id -> questions for its coordinators; a broker has an entry while a task asks it
@@ -172,6 +186,20 @@ class TransactionChecks:
     def request(self) -> RequestChecks:
         """Return what gets the verdicts for one request."""
         return RequestChecks(self)
+
+    def is_current(self, name: TopicPartition, term: Term) -> bool:
+        """Return whether the term of a partition has not ended."""
+        partition = self._find(*name)
+        return partition is not None and term_of(partition) == term
+
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition that is no longer served."""
+        if self._guards:
+            self._guards = {key: guard for key, guard in self._guards.items() if key.name != partition.name}
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if there is a verdict about a partition that is not served."""
+        assert {key.name for key in self._guards} <= {partition.name for partition in served}, "_guards"
 
     def add_guards(self, guards: Mapping[_Key, _Guard]) -> None:
         """Add the guards of questions that are about to be asked."""
@@ -203,9 +231,14 @@ class TransactionChecks:
                 del self._guards[key]
 
     async def ask(
-        self, broker_id: int, transactional_id: str, producer: Producer, names: Sequence[TopicPartition], *,
+        self,
+        broker_id: int,
+        transactional_id: str,
+        producer: Producer,
+        names: Sequence[TopicPartition],
+        *,
         verify_only: bool,
-    ) -> Codes:  # fmt: skip
+    ) -> Codes:
         """Return the error codes of the coordinator for these partitions."""
         topics: dict[str, list[int]] = {}
         for name in names:

@@ -58,9 +58,11 @@ class RemoteMarkers:
     """The markers for partitions that other brokers lead."""
 
     def __init__(
-        self, *, leader_of: Callable[[TopicPartition], int | None],
+        self,
+        *,
+        leader_of: Callable[[TopicPartition], int | None],
         send: Callable[[int, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         #: returns the live broker that leads a partition; None if there is none, or if it is this broker
         self._leader_of = leader_of
         #: sends a request to a broker and returns the reply. Raises OttlaError if the broker cannot be reached

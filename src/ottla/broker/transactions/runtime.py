@@ -174,10 +174,16 @@ class MarkerWriter:
     """
 
     def __init__(
-        self, *, replicas: ReplicaManager, clock: Clock, wheel: TimerWheel, begin_turn: Callable[[], None],
-        on_written: Callable[[Partition, int, bool, int], None], on_lost: Callable[[Partition], None],
+        self,
+        *,
+        replicas: ReplicaManager,
+        clock: Clock,
+        wheel: TimerWheel,
+        begin_turn: Callable[[], None],
+        on_written: Callable[[Partition, int, bool, int], None],
+        on_lost: Callable[[Partition], None],
         remote: RemoteMarkers | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._replicas = replicas
         #: None on a broker without peers
         self._remote = remote
@@ -193,7 +199,7 @@ class MarkerWriter:
 
     def deliver(
         self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Append all markers of a delivery, and call ``done`` when all are durable.
 
         A marker is appended only while ``is_awaited`` returns True.
@@ -287,7 +293,7 @@ class _Progress:
 
     def __init__(
         self, delivery: Delivery, is_awaited: Callable[[Delivery], bool], done: Callable[[Delivery], None]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._is_awaited = is_awaited
         self._done = done
         self._remaining = dict.fromkeys(delivery.partitions)

@@ -49,9 +49,13 @@ class TransactionalBatches:
         return self._checks.coordinator_of(self._transactions.partition_for(transactional_id))
 
     async def add(
-        self, checks: RequestChecks, coordinator: int | None, transactional_id: str, beginnings: Beginnings,
+        self,
+        checks: RequestChecks,
+        coordinator: int | None,
+        transactional_id: str,
+        beginnings: Beginnings,
         version: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add the partitions to the transaction, and wait until the coordinator has stored that.
 
         ``coordinator`` is the broker that coordinates the transaction, None for this broker. ``check`` finds an error
@@ -67,9 +71,7 @@ class TransactionalBatches:
                 verify_only = version < IMPLICIT_FROM
                 await checks.ask(coordinator, transactional_id, producer, partitions, verify_only=verify_only)
 
-    async def _add_here(
-        self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
-    ) -> object:  # fmt: skip
+    async def _add_here(self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]) -> object:
         answer = self._transactions.run(
             transactional_id,
             lambda shard, now: shard.add_partitions_of(transactional_id, producer, partitions, now, verify_only=False),
@@ -79,7 +81,7 @@ class TransactionalBatches:
         return await answer if isinstance(answer, PendingReply) else answer
 
     def check(
-        self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, version: int
+        self, partition: Partition, transactional_id: str, buffer: FrameBuffer, start: int, end: int, *, version: int
     ) -> None:
         """Raise Refused if the coordinator did not add the partition to the transaction of this batch.
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from ottla.broker.component import Component
-from ottla.broker.metadata.view import ViewChanges
 from ottla.client.errors import ClientError, PropertyRefused
 from ottla.client.registry import SchemaRegistry
 from ottla.env.log_limit import LogLimit
@@ -61,9 +60,14 @@ class SchemaLookups(Component):
     """What this broker knows of the schemas in the registry."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float], settings: BrokerSettings,
-        connect: Connect = connect, *, current_settings: Callable[[], BrokerSettings] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loop: asyncio.AbstractEventLoop,
+        monotonic: Callable[[], float],
+        settings: BrokerSettings,
+        connect: Connect = connect,
+        *,
+        current_settings: Callable[[], BrokerSettings] | None = None,
+    ) -> None:
         self._current_settings = current_settings
         self._loop = loop
         self._monotonic = monotonic
@@ -85,8 +89,8 @@ class SchemaLookups(Component):
         #: requests to the registry by their result
         self.results = {"known": 0, "unknown": 0, "failed": 0}
 
-    def on_view(self, changes: ViewChanges) -> None:
-        if changes.broker_settings and self._current_settings is not None:
+    def on_settings(self) -> None:
+        if self._current_settings is not None:
             self.configure(self._current_settings())
 
     def configure(self, settings: BrokerSettings) -> None:

@@ -99,7 +99,7 @@ class SchemaValidation:
             _log_invalid("appended", partition, found)
             return batch
         if action == DEAD_LETTER and not read_header(batch).attributes & TRANSACTIONAL:
-            return await self._divert(batch, partition, settings, found, rules, acks, begin_turn)
+            return await self._divert(batch, partition, settings, found, rules, acks=acks, begin_turn=begin_turn)
         self.records["rejected"] += len(found.errors)
         _log_invalid("rejected", partition, found)
         raise invalid_records(found.errors)
@@ -119,9 +119,16 @@ class SchemaValidation:
             return await self._opener.divert(batch, rules, source, header.record_count)
 
     async def _divert(
-        self, batch: Bytes, partition: Partition, settings: TopicSettings, found: FoundSchemas, rules: SchemaRules,
-        acks: int, begin_turn: Callable[[], None],
-    ) -> bytes | bytearray:  # fmt: skip
+        self,
+        batch: Bytes,
+        partition: Partition,
+        settings: TopicSettings,
+        found: FoundSchemas,
+        rules: SchemaRules,
+        *,
+        acks: int,
+        begin_turn: Callable[[], None],
+    ) -> bytes | bytearray:
         if _is_duplicate(batch, partition):
             return bytearray(batch)  # its records are where they belong; the log answers with their offsets
         topic, name = dead_letter_topic(partition.name.topic, settings), partition.name
