@@ -164,7 +164,7 @@ class ClassicFixture:
     ) -> int:
         request = SyncGroupRequest(
             group_id="g",
-            generation_id=self.group.generation if generation is None else generation,
+            generation_id=self.group.generation.number if generation is None else generation,
             member_id=member_id,
             group_instance_id=instance,
             protocol_type=protocol_type,
@@ -181,7 +181,7 @@ class ClassicFixture:
     def heartbeat(self, member_id: str, generation: int | None = None, instance: str | None = None) -> int:
         request = HeartbeatRequest(
             group_id="g",
-            generation_id=self.group.generation if generation is None else generation,
+            generation_id=self.group.generation.number if generation is None else generation,
             member_id=member_id,
             group_instance_id=instance,
         )

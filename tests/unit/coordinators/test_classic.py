@@ -318,7 +318,7 @@ def test_when_no_static_member_rejoins_the_group_waits_again(fixture: ClassicFix
     fixture.become_stable(["i0-1"])
     come_from_the_other_protocol(fixture, Cause(kind=CauseKind.PROTOCOL_CHANGED))
     fixture.pass_time(3 * REBALANCE_MS / 1000)
-    assert (fixture.group.state, fixture.group.generation) == ("PreparingRebalance", 1)
+    assert (fixture.group.state, fixture.group.generation.number) == ("PreparingRebalance", 1)
     assert fixture.joined(fixture.join("i0-1", instance="i0", version=5)).generation_id == 2
 
 
@@ -572,7 +572,7 @@ def test_returning_static_member_that_changes_the_chosen_protocol_starts_a_rebal
     fixture.pass_time(DELAY_S)
     fixture.become_stable(["i-1"])
     fixture.join(instance="i", version=9, protocols={"b": b"", "a": b""})
-    assert (fixture.group.state, fixture.group.protocol_name) == ("CompletingRebalance", "b")
+    assert (fixture.group.state, fixture.group.generation.protocol_name) == ("CompletingRebalance", "b")
 
 
 def test_replaced_static_member_is_not_waited_for_under_its_old_id(fixture: ClassicFixture) -> None:
@@ -585,7 +585,7 @@ def test_replaced_static_member_is_not_waited_for_under_its_old_id(fixture: Clas
         fixture.heartbeat("c-1")
         fixture.heartbeat(new, instance="i")
         fixture.pass_time(5)
-    assert (fixture.group.state, fixture.group.generation) == ("Stable", 1)
+    assert (fixture.group.state, fixture.group.generation.number) == ("Stable", 1)
 
 
 def test_member_id_of_an_unknown_instance_is_refused(fixture: ClassicFixture) -> None:
@@ -619,7 +619,7 @@ def test_leaver_makes_the_others_rebalance(fixture: ClassicFixture) -> None:
 def test_last_leaver_leaves_an_empty_group_with_a_record(fixture: ClassicFixture) -> None:
     ids = fixture.stable(2)
     fixture.leave(*ids)
-    assert (fixture.group.state, fixture.group.generation) == ("Empty", 2)
+    assert (fixture.group.state, fixture.group.generation.number) == ("Empty", 2)
     assert fixture.records[-1].members == ()
 
 
@@ -741,7 +741,7 @@ def test_loaded_group_is_stable_and_its_members_have_fresh_sessions(fixture: Cla
     leader, follower = fixture.stable()
     fixture.now += 100
     fixture.restart()
-    assert (fixture.group.state, fixture.group.generation, fixture.group.leader_id) == ("Stable", 1, leader)
+    assert (fixture.group.state, fixture.group.generation.number, fixture.group.leader_id) == ("Stable", 1, leader)
     assert fixture.synced(fixture.sync(follower)).assignment == b"a1"
     fixture.pass_time(9)
     assert list(fixture.group.members) == [leader, follower]
@@ -754,7 +754,7 @@ def test_loaded_empty_group_keeps_its_generation_and_since_when(fixture: Classic
     fixture.leave("c-1")
     since = fixture.group.state_since_ms
     fixture.restart()
-    assert (fixture.group.state, fixture.group.generation, fixture.group.state_since_ms) == ("Empty", 2, since)
+    assert (fixture.group.state, fixture.group.generation.number, fixture.group.state_since_ms) == ("Empty", 2, since)
     assert not fixture.group.is_disposable
 
 

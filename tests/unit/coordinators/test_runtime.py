@@ -32,8 +32,9 @@ from ottla.broker.groups.records import (
 )
 from ottla.broker.groups.replies import commit_reply, join_reply, read_commit, read_join
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
+from ottla.broker.partitions.follower import Follower
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Follower, Partition, Role
+from ottla.broker.partitions.partition import Partition, Role
 from ottla.env.timers import Expiring
 from ottla.model.errors import CorruptMessage, ErrorCode, KafkaError
 from ottla.model.settings import BrokerSettings, TopicSettings
@@ -317,7 +318,7 @@ async def test_groups_are_refused_while_their_log_is_loaded(fixture: RuntimeFixt
 def test_shard_that_could_not_be_loaded_is_loaded_again(
     tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.broker.coordinators.runtime.RESTART_S", 0)
+    monkeypatch.setattr("ottla.broker.coordinators.shard_loader.RESTART_S", 0)
 
     async def scenario() -> None:
         fixture = RuntimeFixture(tmp_path)
@@ -325,10 +326,8 @@ def test_shard_that_could_not_be_loaded_is_loaded_again(
         fixture.turn()
         fixture.threads.run()
         again, _ = fixture.restarted()
-        replay, errors = HostedShard.replay_step, [error]
-        monkeypatch.setattr(
-            HostedShard, "replay_step", lambda *args: replay(*args) if not errors else _raise(errors.pop())
-        )
+        replay, errors = HostedShard.replay, [error]
+        monkeypatch.setattr(HostedShard, "replay", lambda *args: replay(*args) if not errors else _raise(errors.pop()))
         async with asyncio.timeout(30):
             await loaded(again)
         assert committed(again) == 7
@@ -563,7 +562,7 @@ async def test_shard_keeps_its_state_if_replicas_left_after_the_append(fixture: 
     """The log has the records, so there is nothing to load again."""
     waiting = fixture.commit(7)
     before = fixture.runtime.shard("g")
-    fixture.partition.fail_writers(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    fixture.partition.writers.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     assert code_of(waiting) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert fixture.runtime.shard("g") is before
     assert fixture.committed == 7

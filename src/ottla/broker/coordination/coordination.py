@@ -1,61 +1,32 @@
-"""Connects the coordinators to the broker: topic metadata for groups, the journal of rebalances, periodic work.
+"""Connects the coordinators to the broker: topic metadata for groups, requests to other brokers, periodic work.
 
 Coordinators have no access to the metadata store, and the rest of the broker does not know groups.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
-from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.component import Component
 from ottla.broker.coordination.peer_requests import PeerRequests
-from ottla.broker.coordinators.hashing import java_hash
+from ottla.broker.environment import Environment
 from ottla.broker.groups.context import GroupContext
-from ottla.broker.groups.journal import JOURNAL_TOPIC, Rebalance, journal_key
+from ottla.broker.groups.journal import Rebalance
 from ottla.broker.groups.runtime import OFFSETS_TOPIC, GroupRuntime
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
-from ottla.broker.metadata.store import StoreError
-from ottla.broker.metadata.view import TopicView, ViewChanges
+from ottla.broker.metadata.view import ViewChanges
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Partition, Role
+from ottla.broker.partitions.partition import Partition
 from ottla.broker.transactions.awaited_commits import AwaitedCommits
 from ottla.broker.transactions.checks import TransactionChecks
 from ottla.broker.transactions.remote_markers import RemoteMarkers
 from ottla.broker.transactions.runtime import TRANSACTION_TOPIC, MarkerWriter, TransactionRuntime
 from ottla.client.async_connections import BrokerClients
-from ottla.env.clock import Clock
 from ottla.env.tasks import Tasks
-from ottla.env.timers import TimerWheel
-from ottla.model.errors import KafkaError, NotLeaderOrFollower
-from ottla.model.records import Record, build_batch
 
 log = logging.getLogger(__name__)
-
-#: entries that wait for the creation of the journal's topic; that takes milliseconds, so more mean that it failed
-_JOURNAL_WAITING_MAX = 1000
-_JOURNAL_PARTITIONS = 16
-_JOURNAL_CONFIG = {
-    "cleanup.policy": "compact,delete",
-    "retention.ms": str(30 * 24 * 3_600_000),
-    "segment.bytes": str(1 << 20),
-    "min.cleanable.dirty.ratio": "0.1",
-}
-
-
-def journal_partition(partitions: Mapping[int, Partition], group_id: str) -> Partition:
-    """Return the partition in which this broker notes the rebalances of a group: always one that it leads.
-
-    Raise NotLeaderOrFollower if it leads none.
-    """
-    led = [each for _, each in sorted(partitions.items()) if each.role is Role.LEADER]
-    if not led:
-        raise NotLeaderOrFollower(f"this broker leads no partition of {JOURNAL_TOPIC}")
-    return led[java_hash(group_id) % len(led)]
 
 
 class ViewTopics:
@@ -96,41 +67,33 @@ class Coordination(Component):
     def __init__(
         self,
         *,
+        environment: Environment,
         metadata: ClusterMetadata,
         replicas: ReplicaManager,
-        topics: TopicApis,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        wheel: TimerWheel,
         begin_turn: Callable[[], None],
-        random_bytes: Callable[[int], bytes],
         new_clients: Callable[[], BrokerClients],
+        on_rebalance: Callable[[Rebalance], None],
         accepted: Callable[[], int],
-        check_lease: Callable[[], None] = lambda: None,
     ) -> None:
+        clock, wheel = environment.clock, environment.wheel
         self._metadata = metadata
-        self._replicas = replicas
-        self._topics = topics
         self._clock = clock
-        self._begin_turn = begin_turn
         self._tasks = Tasks()
-        self._journal_waiting: deque[Rebalance] = deque(maxlen=_JOURNAL_WAITING_MAX)
-        self.rebalances = 0
         context = GroupContext(
             settings=metadata.settings,
             topics=ViewTopics(metadata, replicas),
-            new_uuid=lambda: str(uuid.UUID(bytes=random_bytes(16), version=4)),
+            new_uuid=lambda: str(uuid.UUID(bytes=environment.new_id(), version=4)),
             accepted=accepted,
-            check_lease=check_lease,
         )
         parts = {
-            "loop": loop, "clock": clock, "wheel": wheel, "replicas": replicas,
+            "loop": environment.loop, "clock": clock, "wheel": wheel, "replicas": replicas,
             "context": context, "begin_turn": begin_turn,
         }  # fmt: skip
-        self.runtime = GroupRuntime(on_rebalance=self._note_rebalance, **parts)
+        self.runtime = GroupRuntime(on_rebalance=on_rebalance, **parts)
         context.usage.shards = self.runtime.loaded_shards
         self.peers = PeerRequests(metadata, new_clients)
-        self.checks = TransactionChecks(self.peers)
+        self.checks = TransactionChecks(self.peers, replicas.find)
+        replicas.referrers.append(self.checks)
         self.awaited_commits = AwaitedCommits(wheel)
         self.remote_markers = RemoteMarkers(leader_of=self.peers.leader_of, send=self.peers.write_markers)
         self.markers = MarkerWriter(
@@ -147,25 +110,20 @@ class Coordination(Component):
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def settings_changed(self) -> None:
-        """Use the current settings of the broker, and the view's settings of groups, which follow their changes."""
+    def on_settings(self) -> None:
+        # The settings of groups follow their changes: the view keeps them in one dict.
         self.runtime.context.settings = self._metadata.settings
         self.runtime.context.overrides = self._metadata.view.group_configs
 
     def on_view(self, changes: ViewChanges) -> None:
-        if changes.broker_settings:
-            self.settings_changed()
-        self.topics_changed(changes.topics)
-
-    def topics_changed(self, pairs: Iterable[tuple[TopicView | None, TopicView | None]]) -> None:
         """Load and unload shards: partitions of these topics were added or removed, or their leaders changed."""
         deleted = []
-        for old, new in pairs:
+        for old, new in changes.topics:
             name = new.name if new is not None else old.name if old is not None else ""
             if name == OFFSETS_TOPIC:
-                self.runtime.serve(self._replicas.topics.get(OFFSETS_TOPIC.encode(), {}))
+                self.runtime.refresh()
             elif name == TRANSACTION_TOPIC:
-                self.transactions.serve(self._replicas.topics.get(TRANSACTION_TOPIC.encode(), {}))
+                self.transactions.refresh()
             elif old is not None and (new is None or new.topic_id != old.topic_id):
                 deleted.append(old.name)
         if deleted:
@@ -176,8 +134,8 @@ class Coordination(Component):
 
         While it did not lead, markers and replies were given up, so its shards must be loaded again.
         """
-        for topic, runtime in ((OFFSETS_TOPIC, self.runtime), (TRANSACTION_TOPIC, self.transactions)):
-            runtime.serve(self._replicas.topics.get(topic.encode(), {}))
+        self.runtime.refresh()
+        self.transactions.refresh()
 
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -225,51 +183,3 @@ class Coordination(Component):
     def _marker_lost(self, partition: Partition) -> None:
         if partition.name.topic == OFFSETS_TOPIC:
             self.runtime.marker_lost(partition)
-
-    # -- the journal ----------------------------------------------------------------------------------------------
-
-    def _note_rebalance(self, rebalance: Rebalance) -> None:
-        """Append the causes of a rebalance to the journal. A failure is logged and has no other effect."""
-        self.rebalances += 1
-        log.info(
-            "group rebalanced group=%r generation=%d members=%d cause=%s seconds=%.3f", rebalance.group_id,
-            rebalance.generation, rebalance.members_after,
-            rebalance.causes[0].kind.value if rebalance.causes else "unknown", rebalance.duration_ms / 1000,
-        )  # fmt: skip
-        self._journal_waiting.append(rebalance)
-        if JOURNAL_TOPIC in self._metadata.view.topics:
-            self._write_journal()
-        elif len(self._journal_waiting) == 1:
-            self._tasks.start(self._make_journal(), "make the journal")
-
-    async def _make_journal(self) -> None:
-        # Each broker writes to partitions that it leads itself, so in a cluster all of them must lead some.
-        partitions = _JOURNAL_PARTITIONS if len(self._metadata.view.brokers) > 1 else 1
-        try:
-            await self._topics.create_internal_topic(
-                JOURNAL_TOPIC, partitions=partitions, replication_factor=None,
-                config=lambda _: _JOURNAL_CONFIG,
-            )  # fmt: skip
-            self._write_journal()
-        except (StoreError, KafkaError) as error:
-            log.error("the journal of rebalances cannot be made error=%s", error)
-        finally:
-            # The next rebalance makes the journal if it finds none that waits.
-            self._journal_waiting.clear()
-
-    def _write_journal(self) -> None:
-        replicas = self._replicas
-        now_ms = self._clock.wall_ms()
-        while self._journal_waiting:
-            entry = self._journal_waiting.popleft()
-            record = Record(
-                timestamp=now_ms, key=journal_key(entry.group_id, entry.generation), value=entry.to_json()
-            )  # fmt: skip
-            batch = bytearray(build_batch([record]))
-            try:
-                partition = journal_partition(replicas.topics.get(JOURNAL_TOPIC.encode(), {}), entry.group_id)
-                self._begin_turn()
-                settings = partition.log.settings
-                replicas.append(partition, batch, memoryview(batch), 0, len(batch), now_ms, opened=settings)
-            except KafkaError as error:
-                log.warning("a rebalance was not noted group=%r error=%s", entry.group_id, error)

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final, NamedTuple
 
 from ottla.broker.component import Component
@@ -50,8 +50,17 @@ _WRITERS: Final = {"none": 0, "group": 1, "topic": 2, "partition": 3}
 _PREFIX: Final = "kafka_consumergroup_group"
 _NAN: Final = float("nan")
 
-#: timestamps of records, by partition and offset
-Timestamps = dict[Partition, dict[int, int]]
+
+class Timestamps(dict[Partition, dict[int, int]]):
+    """Timestamps of records, by partition and offset."""
+
+    def discard(self, partition: Partition) -> None:
+        """Forget a partition that is no longer served."""
+        self.pop(partition, None)
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if a partition is known that is not served."""
+        assert self.keys() <= served, "timestamps"
 
 
 #: a group's offsets by topic and partition
@@ -97,12 +106,9 @@ class GroupMetrics(Component):
         self._clock = clock
         self._coordination = coordination
         #: those that the last page needed
-        self._timestamps: Timestamps = {}
-        replicas.discards.append(self._discard)
+        self._timestamps = Timestamps()
+        replicas.referrers.append(self._timestamps)
         self._collected: Collected | None = None
-
-    def _discard(self, partition: Partition) -> None:
-        self._timestamps.pop(partition, None)
 
     # -- collect ----------------------------------------------------------------------------------------------------
 
@@ -153,19 +159,20 @@ class GroupMetrics(Component):
 
     async def _read_timestamps(self) -> None:
         """Learn the timestamps of records at committed offsets. An offset's record does not change."""
-        needed: Timestamps = {}
+        needed = Timestamps()
         regions: list[tuple[Partition, int, FileRegion]] = []
         await in_slices(self._timestamp_steps(needed, regions))
-        self._timestamps = needed
         if regions:
             for (partition, offset, _), timestamp in zip(
                 regions, await asyncio.to_thread(_read_all, regions, self._replicas.opener), strict=False
             ):
                 needed[partition][offset] = timestamp
+        # Partitions may have been removed meanwhile.
+        served = set(self._replicas.all())
+        self._timestamps.clear()
+        self._timestamps.update((partition, known) for partition, known in needed.items() if partition in served)
 
-    def _timestamp_steps(
-        self, needed: Timestamps, regions: list[tuple[Partition, int, FileRegion]]
-    ) -> Iterator[None]:  # fmt: skip
+    def _timestamp_steps(self, needed: Timestamps, regions: list[tuple[Partition, int, FileRegion]]) -> Iterator[None]:
         """Take over timestamps that are known, and find where the others are to be read."""
         places = 0
         places_max = self._metadata.settings.metrics_series_max
@@ -197,7 +204,6 @@ class GroupMetrics(Component):
         assert collected is not None
         for (state, kind), count in collected.groups.items():
             page.gauge("ottla_groups", "Groups by state and type.", count, label_text(state=state, type=kind))
-        page.counter("ottla_group_rebalances", "Rebalances that were finished.", coordination.rebalances)
         text = "Requests refused by a limit of a client host."
         page.counter("ottla_group_requests_refused", text, coordination.runtime.context.usage.refused)
         mismatches = coordination.runtime.mismatches + coordination.transactions.mismatches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,8 +28,12 @@ Decode = Callable[[bytes, bytes | None], Any]
 class Expirable(Protocol):
     """A group or a transactional id with deadlines."""
 
-    #: the monotonic time at which ``expire`` has to run, not later than the earliest deadline; NEVER without a deadline
-    wake_at: float
+    @property
+    def wake_at(self) -> float:
+        """Return the monotonic time at which ``expire`` has to run, not later than the earliest deadline.
+
+        Return NEVER without a deadline.
+        """
 
     def expire(self, now: Moment) -> Outcome[Any]:
         """Apply every deadline that has passed. Return the records and replies."""
@@ -115,7 +120,19 @@ class HostedShard(Generic[S]):
         """Return whether this broker still leads the partition in the epoch in which the shard was loaded."""
         return self.partition.role is Role.LEADER and self.partition.leader_epoch == self.leader_epoch
 
-    def replay_step(self, decode: Decode) -> bool:
+    async def replay(self, decode: Decode, begin_turn: Callable[[], None]) -> None:
+        """Replay the log to its end, including batches that are written to the file at the end of this turn.
+
+        A follower that becomes leader may have appended such batches, and other brokers append markers meanwhile.
+        """
+        while True:
+            if not self._replay_step(decode):
+                if not (self.partition.log.pending and self.leads):
+                    return
+                begin_turn()
+            await asyncio.sleep(0)
+
+    def _replay_step(self, decode: Decode) -> bool:
         """Replay ``_LOAD_STEP_BYTES`` of the log. Return False if the shard is at the end of what is in the file."""
         partition_log = self.partition.log
         region = partition_log.read(

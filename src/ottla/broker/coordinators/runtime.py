@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
 from typing import Any, Generic
 
@@ -30,10 +30,10 @@ from ottla.broker.coordinators.hosted_shard import HostedShard, S, ShardTimer
 from ottla.broker.coordinators.log_errors import IN_LOG, reply_code
 from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, R, Ticket
 from ottla.broker.coordinators.pending_reply import PendingReply, Refusal, Unstored
+from ottla.broker.coordinators.shard_loader import ShardLoader
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.env.clock import Clock
-from ottla.env.tasks import RESTART_S, Tasks
 from ottla.env.timers import TimerWheel
 from ottla.model.errors import (
     ErrorCode,
@@ -130,12 +130,12 @@ class ShardRuntime(ABC, Generic[S]):
         self._begin_turn = begin_turn
         #: partition number -> shard
         self._shards: dict[int, HostedShard[S]] = {}
-        #: shards that ``_load_task`` still has to load, in this order
-        self._loading: list[HostedShard[S]] = []
-        self._load_task: asyncio.Task[None] | None = None
-        self._tasks = Tasks()
+        self._loader: ShardLoader[S] = ShardLoader(
+            self.topic, load=self._load, on_unreadable=self._note_unreadable, reload=self.reload
+        )
         #: how many times ``verify`` found a shard whose state differs from a replay of its log; must stay 0
         self.mismatches = 0
+        replicas.referrers.append(self)
 
     # -- hooks for the group coordinator and the transaction coordinator ----------------------------------------------
 
@@ -458,12 +458,22 @@ class ShardRuntime(ABC, Generic[S]):
                 hosted.loaded = True
             else:
                 hosted.accepted = self.context.accepted()
-                self._load_later(hosted)
+                self._loader.add(hosted)
         for number in [number for number in self._shards if number not in partitions]:
             self._unload(self._shards.pop(number))
 
+    def discard(self, partition: Partition) -> None:
+        """Unload the shard of a partition that is no longer served."""
+        hosted = self._shards.get(partition.name.partition)
+        if hosted is not None and hosted.partition is partition:
+            self._unload(self._shards.pop(partition.name.partition))
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        """Raise AssertionError if there is a shard of a partition that is not served."""
+        assert {hosted.partition for hosted in (*self._shards.values(), *self._loader.waiting)} <= served, self.topic
+
     def refresh(self) -> None:
-        """Load and unload shards after a change of the roles of partitions that the metadata store did not cause."""
+        """Load and unload shards after a change of the partitions of the topic or of their roles."""
         self.serve(self._replicas.topics.get(self.topic.encode(), {}))
 
     def reload(self, hosted: HostedShard[S]) -> None:
@@ -481,33 +491,16 @@ class ShardRuntime(ABC, Generic[S]):
         self._unload(hosted)
         shard = self.make_shard(hosted.partition)
         replacement = self._shards[number] = HostedShard(hosted.partition, shard, hosted.accepted)
-        self._load_later(replacement)
+        self._loader.add(replacement)
 
     def _unload(self, hosted: HostedShard[S]) -> None:
         """Remove the timers of a shard and refuse its parked requests with NOT_COORDINATOR."""
         hosted.loaded = False
+        self._loader.remove(hosted)
         for timer in hosted.timers.values():
             TimerWheel.remove(timer)
         hosted.timers.clear()
         self.refuse(hosted.shard.retire(ErrorCode.NOT_COORDINATOR).replies, ErrorCode.NOT_COORDINATOR)
-
-    def _load_later(self, hosted: HostedShard[S]) -> None:
-        self._loading.append(hosted)
-        if self._load_task is None or self._load_task.done():
-            self._load_task = self._tasks.start(self._load_all(), f"load {self.topic}")
-
-    async def _load_all(self) -> None:
-        """Load the shards in ``_loading``, one after the other. A shard that cannot be loaded is retried later."""
-        while self._loading:
-            hosted = self._loading.pop(0)
-            try:
-                await self._load_one(hosted)
-            except (OSError, KafkaError) as error:
-                self._note_unreadable(hosted, error)
-                self._tasks.start(self._load_again(hosted), "load a shard again")
-            except Exception:  # a bug, which ends this task: the next one loads the other shards, too
-                self._tasks.start(self._load_again(hosted), "load a shard again")
-                raise
 
     def _note_unreadable(self, hosted: HostedShard[S], error: OSError | KafkaError) -> None:
         """Handle a log that cannot be read as a failed fetch of it: with other replicas in sync, it goes offline.
@@ -521,14 +514,9 @@ class ShardRuntime(ABC, Generic[S]):
         if hosted.partition.offline:
             self.refresh()
 
-    async def _load_again(self, hosted: HostedShard[S]) -> None:
-        await asyncio.sleep(RESTART_S)
-        if not hosted.loaded:
-            self.reload(hosted)
-
-    async def _load_one(self, hosted: HostedShard[S]) -> None:
+    async def _load(self, hosted: HostedShard[S]) -> None:
         started = self._clock.monotonic()
-        await self._load(hosted)
+        await hosted.replay(self.decode, self._begin_turn)
         if self._shards.get(hosted.partition.name.partition) is not hosted:
             return
         now = self.now()
@@ -539,18 +527,6 @@ class ShardRuntime(ABC, Generic[S]):
             seconds = self._clock.monotonic() - started
             log.info("loaded partition=%s names=%d seconds=%.3f", hosted.partition.name, len(names), seconds)
         self._perform(hosted, names, hosted.shard.after_load(now), now)
-
-    async def _load(self, hosted: HostedShard[S]) -> None:
-        """Replay the log to its end, including batches that are written to the file at the end of this turn.
-
-        A follower that becomes leader may have appended such batches, and other brokers append markers meanwhile.
-        """
-        while True:
-            if not hosted.replay_step(self.decode):
-                if not (hosted.partition.log.pending and hosted.leads):
-                    return
-                self._begin_turn()
-            await asyncio.sleep(0)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
@@ -584,13 +560,13 @@ class ShardRuntime(ABC, Generic[S]):
         """Return whether a shard differs from a replay of its log; False if it is unloaded meanwhile."""
         replayed = HostedShard(hosted.partition, self.make_shard(hosted.partition))
         while replayed.end_offset < hosted.end_offset and hosted.loaded and hosted.leads:
-            await self._load(replayed)
+            await replayed.replay(self.decode, self._begin_turn)
             await asyncio.sleep(0)  # appended records are written to the file at the end of this turn
         return hosted.loaded and hosted.leads and hosted.shard.durable() != replayed.shard.durable()
 
     async def stop(self) -> None:
         """Stop the load and unload all shards."""
-        await self._tasks.stop()
+        await self._loader.stop()
         for hosted in self._shards.values():
             self._unload(hosted)
 

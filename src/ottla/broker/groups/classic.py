@@ -21,16 +21,15 @@ becomes Empty, and when a static member was replaced without a rebalance. ``repl
 and ``resume`` rebuilds it after a load. Handlers change the soft state immediately; if their records are not stored,
 the shard discards the object.
 
-Deadlines: each member has a session deadline, each pending member id has a deadline, and the group has a join deadline
-and a sync deadline. There are no timers: setting a deadline lowers ``wake_at`` if it is earlier, a heartbeat only
-changes the member's own deadline, and ``expire`` handles passed deadlines in their order and computes ``wake_at``.
+`classic_members.py` has the members, `classic_generation.py` what they agreed on, `classic_parked.py` the requests that
+wait, and `classic_deadlines.py` the deadlines. There are no timers: ``expire`` handles the deadlines that have passed,
+in their order.
 
 Invariants
   1  The leader is a member, or None if the group has no members.
-  2  Joins are parked in PreparingRebalance only, syncs in CompletingRebalance only; each ticket is answered once.
+  2  Joins are parked in PreparingRebalance only, syncs in CompletingRebalance only.
   3  At least one protocol is supported by all members.
   4  PreparingRebalance has a join deadline. While a member has not synced its generation, there is a sync deadline.
-  5  ``wake_at`` is not later than the earliest deadline.
 
 Differences from Kafka 4.3: Kafka never answers a parked JoinGroup or SyncGroup if the same member sends another one or
 leaves; Ottla answers REBALANCE_IN_PROGRESS or UNKNOWN_MEMBER_ID. In Kafka a member whose connection closes while its
@@ -40,27 +39,28 @@ first join is parked stays for up to five minutes; in Ottla it leaves (``abandon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import NEVER, Moment, Ticket
 from ottla.broker.groups.classic_causes import ClassicJournal, subscription_change
-from ottla.broker.groups.classic_member import (
+from ottla.broker.groups.classic_deadlines import ClassicDeadlines, Deadline, InitialDelay
+from ottla.broker.groups.classic_generation import ClassicGeneration
+from ottla.broker.groups.classic_members import (
     CONSUMER,
     ClassicMember,
+    ClassicMembers,
     PendingMember,
     joining_member,
     loaded_member,
     replacement,
-    subscribed_topics,
     sync_wait_ms,
 )
-from ottla.broker.groups.classic_members import ClassicMembers
+from ottla.broker.groups.classic_parked import AnyOutcome, ParkedRequests, reject_join
 from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
-from ottla.broker.groups.records import CoordinatorRecord, GroupMetadataKey, GroupMetadataValue
-from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Protocols, Sender, Sync, SyncResult
-from ottla.broker.groups.subscription import Assignment, encode_assignment
+from ottla.broker.groups.records import GroupMetadataValue
+from ottla.broker.groups.requests import Join, JoinResult, LeaveResult, Leaving, Sender, Sync, SyncResult
 from ottla.model.errors import ErrorCode, Refused
 
 EMPTY: Final = "Empty"
@@ -74,13 +74,6 @@ NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 ID_PREFIX_CHARACTERS_MAX: Final = 1000
 #: Lower bound of the join deadline that is set again when no member has joined.
 WAIT_AGAIN_MS_MIN: Final = 1000
-
-_NO_PARTITIONS: Final = encode_assignment(Assignment(version=0), 0)
-
-AnyOutcome = GroupOutcome[Any]
-
-# Kinds of deadlines; of two equal deadlines, the kind with the lower number is handled first.
-_PENDING, _SESSION, _JOIN, _SYNC = range(4)
 
 
 class ClassicGroup:
@@ -99,33 +92,18 @@ class ClassicGroup:
         self.state: str = EMPTY
         #: wall clock; -1 if unknown
         self.state_since_ms = -1
-        self.generation = 0
-        #: None if no member ever joined: the group only has offsets
-        self.protocol_type: str | None = None
-        #: chosen for this generation
-        self.protocol_name: str | None = None
         self._members = ClassicMembers(group_id)
         self.members = self._members.by_id
-        #: subscribed topics of all members in this generation; None if unknown
-        self._topics: frozenset[str] | None = None
+        self.generation = ClassicGeneration(self._members)
 
         # Parked requests and deadlines
-        #: by the member id that was returned with MEMBER_ID_REQUIRED
-        self.pending: dict[str, PendingMember] = {}
-        self._parked_joins = 0
-        #: ticket of a parked JoinGroup or SyncGroup -> its member
-        self._parked: dict[Ticket, ClassicMember] = {}
+        self._parked = ParkedRequests()
+        self._deadlines = ClassicDeadlines(self.members)
+        self.pending = self._deadlines.pending
         #: ids of members that know this generation and have not sent SyncGroup
         self._unsynced: set[str] = set()
-        self._join_deadline = NEVER
-        self._sync_deadline = NEVER
-        self.wake_at = NEVER
-
-        # The first rebalance of an empty group
-        self._is_initial = False
-        self._initial_delay_ms = 0
-        self._initial_remaining_ms = 0
-        self._initial_has_new = False
+        #: None unless the group was empty before this rebalance
+        self._initial_delay: InitialDelay | None = None
 
         self._journal = ClassicJournal(group_id, context)
 
@@ -143,18 +121,16 @@ class ClassicGroup:
         stored = self.stored
         if stored is None:
             return
-        self.generation = stored.generation
-        self.protocol_type = stored.protocol_type or None
-        self.protocol_name = stored.protocol
         self.state = STABLE if stored.members else EMPTY
         self.state_since_ms = stored.current_state_timestamp
         for each in stored.members:
             self._members.insert(loaded_member(each, stored.protocol, now))
         if stored.leader in self.members:
             self._members.leader_id = stored.leader
+        self.generation.load(stored)
         self._journal.loaded(self.members.values(), now)
-        self._find_topics()
-        self._find_wake_at()
+        self._journal.generation_began(self.generation.topics)
+        self._deadlines.find_wake_at()
         is_unassigned = self.protocol_type == CONSUMER and not any(each.assignment for each in stored.members)
         if len(self.members) > self._context.settings.group_max_size:
             text = f"{len(self.members)} members are more than group.max.size allows"
@@ -173,14 +149,14 @@ class ClassicGroup:
         settings = self._context.settings
         shortest_ms, longest_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not shortest_ms <= join.session_timeout_ms <= longest_ms:
-            _reject_join(ticket, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
+            reject_join(ticket, member_id, ErrorCode.INVALID_SESSION_TIMEOUT, out)
         elif not self._has_room(member_id):
-            _reject_join(ticket, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
+            reject_join(ticket, "", ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             self._remove_rejected(member_id, now, out)
         elif self.state == DEAD:
-            _reject_join(ticket, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
+            reject_join(ticket, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, out)
         elif not self._supports(join):
-            _reject_join(ticket, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
+            reject_join(ticket, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, out)
         elif not member_id:
             self._join_new(join, ticket, now, out)
         elif member_id in self.pending and join.group_instance_id is None:
@@ -189,7 +165,7 @@ class ClassicGroup:
             try:
                 member = self._members.find(member_id, join.group_instance_id)
             except Refused as refused:
-                _reject_join(ticket, member_id, refused.code, out)
+                reject_join(ticket, member_id, refused.code, out)
             else:
                 self._rejoin(member, join, ticket, now, out)
         return out
@@ -199,7 +175,7 @@ class ClassicGroup:
         size_max = self._context.settings.group_max_size
         member = self.members.get(member_id)
         if self.state == PREPARING:
-            return (member is not None and member.parked_join is not None) or self._parked_joins < size_max
+            return (member is not None and member.parked_join is not None) or self._parked.joins < size_max
         if self.state in (COMPLETING, STABLE):
             return member is not None or len(self.members) < size_max
         return True
@@ -227,18 +203,21 @@ class ClassicGroup:
         elif instance_id is not None or not join.needs_member_id:
             self._add(member_id, join, ticket, now, out)
         else:
-            self.pending[member_id] = PendingMember(self._due_in(join.session_timeout_ms, now), join.client.host)
-            _reject_join(ticket, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
+            self.pending[member_id] = PendingMember(
+                self._deadlines.due_in(join.session_timeout_ms, now), join.client.host
+            )
+            reject_join(ticket, member_id, ErrorCode.MEMBER_ID_REQUIRED, out)
 
     def _add(self, member_id: str, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
         self.pending.pop(member_id, None)
         member = joining_member(member_id, join, now)
         member.is_new = True
-        member.session_deadline = self._due_in(NEW_MEMBER_TIMEOUT_MS, now)
-        self.protocol_type = join.protocol_type
+        member.session_deadline = self._deadlines.due_in(NEW_MEMBER_TIMEOUT_MS, now)
+        self.generation.protocol_type = join.protocol_type
         self._members.insert(member)
-        self._park_join(member, ticket, out)
-        self._initial_has_new = True
+        self._parked.park_join(member, ticket, out)
+        if self._initial_delay is not None:
+            self._initial_delay.has_new = True
         self._journal.joined(member, join.reason, now)
         self._rebalance_or_complete(now, out)
 
@@ -248,48 +227,42 @@ class ClassicGroup:
         is_same = join.protocols == member.protocols
         member.last_progress = now.monotonic_s
         if is_same and (self.state == COMPLETING or (self.state == STABLE and not is_leader)):
-            self._renew(member, now)
-            out.replies.append((ticket, self._generation_for(member)))
+            self._deadlines.renew(member, now)
+            out.replies.append((ticket, self.generation.join_result(member)))
             return
-        change = self._change_of(member, join.protocols)
+        change = subscription_change(member, join.protocols, self.generation)
         if self.state != PREPARING:
             self._journal.rejoined(member, join.reason, change, is_leader, now)
         elif change:
             self._journal.note_member(CauseKind.SUBSCRIPTION_CHANGED, member, change, now)
         self._members.refresh(member, join)
-        self._park_join(member, ticket, out)
+        self._parked.park_join(member, ticket, out)
         self._rebalance_or_complete(now, out)
 
     def _replace_static(self, member_id: str, join: Join, ticket: Ticket, now: Moment, out: AnyOutcome) -> None:
         """Replace a static member that restarted without its member id, and fence the old member id."""
         old = self.members[self._members.id_of(join.group_instance_id) or ""]
         leader_before = self.leader_id
-        self._answer_join(old, ErrorCode.FENCED_INSTANCE_ID, out)
-        self._answer_sync(old, SyncResult(ErrorCode.FENCED_INSTANCE_ID), out)
+        self._parked.refuse(old, ErrorCode.FENCED_INSTANCE_ID, out)
         self._unsynced.discard(old.member_id)
         member = replacement(old, member_id, join.client, now)
         self._members.replace(old, member)
         self._members.refresh(member, join)
-        self._renew(member, now)
-        is_protocol_kept = self.state == STABLE and self._members.choose_protocol() == self.protocol_name
-        if is_protocol_kept and not self._subscription_changed(member, old):
-            result = self._generation_for(member)
+        self._deadlines.renew(member, now)
+        if self.state == STABLE and self.generation.admits(member, old):
+            result = self.generation.join_result(member)
             if join.knows_skip_assignment:
                 result.skip_assignment = member_id == self.leader_id
             else:
                 # Without skip_assignment, a client that sees itself as the leader computes an unneeded assignment.
                 result.leader, result.members = leader_before or "", ()
-            out.records.append(self._record())
+            out.records.append(self.generation.record(self.group_id, self.state_since_ms))
             out.replies.append((ticket, result))
             return
-        self._journal.replaced(old, join.client, self._change_of(old, member.protocols), join.reason, now)
-        self._park_join(member, ticket, out)
+        change = subscription_change(old, member.protocols, self.generation)
+        self._journal.replaced(old, join.client, change, join.reason, now)
+        self._parked.park_join(member, ticket, out)
         self._rebalance_or_complete(now, out)
-
-    def _subscription_changed(self, member: ClassicMember, old: ClassicMember) -> bool:
-        """Return whether the topics differ. Kafka compares the protocols only, so new topics get no partitions."""
-        before, after = old.metadata(self.protocol_name), member.metadata(self.protocol_name)
-        return self.protocol_type == CONSUMER and subscribed_topics(before) != subscribed_topics(after)
 
     # -- the rebalance ------------------------------------------------------------------------------------------------
 
@@ -303,43 +276,38 @@ class ClassicGroup:
         if self.state == COMPLETING:
             for member in self.members.values():
                 member.assignment = b""
-                if self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out):
-                    self._renew(member, now)
+                if self._parked.answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out):
+                    self._deadlines.renew(member, now)
         self._unsynced.clear()
-        self._sync_deadline = NEVER
-        self._is_initial = self.state == EMPTY
+        self._deadlines.sync = NEVER
+        self._initial_delay, was_empty = None, self.state == EMPTY
         self._enter(PREPARING, now)
-        if self._is_initial:
+        if was_empty:
             delay_ms = self._context.settings.group_initial_rebalance_delay_ms
-            self._initial_has_new = False
-            self._initial_remaining_ms = max(self._members.rebalance_timeout_ms() - delay_ms, 0)
-            self._delay_initial(delay_ms, now)
+            self._initial_delay = InitialDelay(delay_ms, self._members.rebalance_timeout_ms())
+            self._deadlines.await_joins(delay_ms, now)
             if delay_ms == 0:
                 self._complete_join(now, out)
         elif self._have_all_joined():
             self._complete_join(now, out)
         else:
-            self._join_deadline = self._due_in(self._members.rebalance_timeout_ms(), now)
-
-    def _delay_initial(self, delay_ms: int, now: Moment) -> None:
-        self._initial_delay_ms = delay_ms
-        self._join_deadline = self._due_in(delay_ms, now)
+            self._deadlines.await_joins(self._members.rebalance_timeout_ms(), now)
 
     def _have_all_joined(self) -> bool:
-        return self._parked_joins == len(self.members) and not self.pending
+        return self._parked.joins == len(self.members) and not self.pending
 
     def _maybe_complete_join(self, now: Moment, out: AnyOutcome) -> None:
-        if self.state == PREPARING and not self._is_initial and self._have_all_joined():
+        if self.state == PREPARING and self._initial_delay is None and self._have_all_joined():
             self._complete_join(now, out)
 
     def _end_join_wait(self, now: Moment, out: AnyOutcome) -> None:
-        if self._is_initial and self._initial_has_new and self._initial_remaining_ms > 0:
-            remaining_ms = self._initial_remaining_ms
-            self._initial_has_new = False
-            self._initial_remaining_ms = max(remaining_ms - self._initial_delay_ms, 0)
-            self._delay_initial(min(self._context.settings.group_initial_rebalance_delay_ms, remaining_ms), now)
-        else:
+        wait_ms = None
+        if self._initial_delay is not None:
+            wait_ms = self._initial_delay.extend(self._context.settings.group_initial_rebalance_delay_ms)
+        if wait_ms is None:
             self._complete_join(now, out)
+        else:
+            self._deadlines.await_joins(wait_ms, now)
 
     def _complete_join(self, now: Moment, out: AnyOutcome) -> None:
         """Start the next generation: all members joined, or the join deadline has passed."""
@@ -350,36 +318,24 @@ class ClassicGroup:
             self._remove(member, out)
         if self.members and not self._members.elect_leader():
             # Only static members are left and none joined: wait until one joins or until their sessions expire.
-            self._join_deadline = self._due_in(max(self._members.rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
+            self._deadlines.await_joins(max(self._members.rebalance_timeout_ms(), WAIT_AGAIN_MS_MIN), now)
             return
-        self._join_deadline = NEVER
-        self.generation += 1
-        self.protocol_name = self._members.choose_protocol() if self.members else None
-        self._find_topics()
+        self._deadlines.join = NEVER
+        self.generation.begin_next()
+        self._journal.generation_began(self.generation.topics)
         if not self.members:
             self._enter(EMPTY, now)
-            out.records.append(self._record())
-            out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
+            out.records.append(self.generation.record(self.group_id, self.state_since_ms))
+            out.rebalances.append(self._journal.finished(self.generation.number, len(self.members), now))
             return
         self._enter(COMPLETING, now)
-        self._sync_deadline = self._due_in(sync_wait_ms(self._members.rebalance_timeout_ms()), now)
+        self._deadlines.await_syncs(sync_wait_ms(self._members.rebalance_timeout_ms()), now)
         for member in self.members.values():
             self._unsynced.add(member.member_id)
-            self._answer_join(member, self._generation_for(member), out)
+            self._parked.answer_join(member, self.generation.join_result(member), out)
             member.is_new = False
             member.last_progress = now.monotonic_s
-            self._renew(member, now)
-
-    def _generation_for(self, member: ClassicMember) -> JoinResult:
-        others = self.members.values() if member.member_id == self.leader_id else ()
-        return JoinResult(
-            member_id=member.member_id,
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name or None,
-            leader=self.leader_id or "",
-            members=[each.seen_by_leader(self.protocol_name) for each in others],
-        )
+            self._deadlines.renew(member, now)
 
     # -- SyncGroup ----------------------------------------------------------------------------------------------------
 
@@ -388,7 +344,7 @@ class ClassicGroup:
         out: GroupOutcome[SyncResult] = GroupOutcome()
         try:
             member = self._known_in_generation(sync.sender)
-            self._check_protocol(sync)
+            self.generation.check_protocol(sync)
             if self.state == PREPARING:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         except Refused as refused:
@@ -397,34 +353,24 @@ class ClassicGroup:
         member.last_progress = now.monotonic_s
         self._unsynced.discard(member.member_id)
         if self.state == STABLE:
-            self._renew(member, now)
-            out.result = self._assignment_for(member)
+            self._deadlines.renew(member, now)
+            out.result = self.generation.sync_result(member)
             return out
-        self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out)
-        member.parked_sync = ticket
-        self._parked[ticket] = member
+        self._parked.park_sync(member, ticket, out)
         if member.member_id == self.leader_id:
             self._assign(sync.assignments, now, out)
         return out
 
-    def _check_protocol(self, sync: Sync) -> None:
-        pairs = (sync.protocol_type, self.protocol_type), (sync.protocol_name, self.protocol_name)
-        if any(sent is not None and chosen is not None and sent != chosen for sent, chosen in pairs):
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-
     def _assign(self, assignments: Mapping[str, bytes], now: Moment, out: AnyOutcome) -> None:
         """Store the leader's assignments. A member that the leader left out gets an empty assignment."""
-        empty = _NO_PARTITIONS if self.protocol_type == CONSUMER else b""
+        empty = self.generation.empty_assignment
         self._enter(STABLE, now)
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, empty)
-            if self._answer_sync(member, self._assignment_for(member), out):
-                self._renew(member, now)
-        out.records.append(self._record())
-        out.rebalances.append(self._journal.finished(self.generation, len(self.members), now))
-
-    def _assignment_for(self, member: ClassicMember) -> SyncResult:
-        return SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+            if self._parked.answer_sync(member, self.generation.sync_result(member), out):
+                self._deadlines.renew(member, now)
+        out.records.append(self.generation.record(self.group_id, self.state_since_ms))
+        out.rebalances.append(self._journal.finished(self.generation.number, len(self.members), now))
 
     # -- Heartbeat, LeaveGroup, OffsetCommit --------------------------------------------------------------------------
 
@@ -434,7 +380,7 @@ class ClassicGroup:
             member = self._known_in_generation(sender)
         except Refused as refused:
             return refused.code
-        self._renew(member, now)
+        self._deadlines.renew(member, now)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state == PREPARING else ErrorCode.NONE
 
     def leave(
@@ -488,7 +434,7 @@ class ClassicGroup:
         keeps its session, because its client may reconnect, or its process restart, with the same id.
         """
         out: GroupOutcome[None] = GroupOutcome()
-        member = self._parked.get(ticket)
+        member = self._parked.member_of(ticket)
         if member is None:
             return out
         if member.is_new and not member.is_static:
@@ -498,9 +444,8 @@ class ClassicGroup:
             self._maybe_complete_join(now, out)
             return out
         member.is_new = False
-        self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
-        self._answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS), out)
-        self._renew(member, now)
+        self._parked.refuse(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        self._deadlines.renew(member, now)
         return out
 
     def check_commit(self, sender: Sender, now: Moment, *, transactional: bool = False) -> None:
@@ -521,7 +466,7 @@ class ClassicGroup:
         if self.state == COMPLETING and not transactional:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
         member.last_progress = now.monotonic_s
-        self._renew(member, now)
+        self._deadlines.renew(member, now)
 
     # -- deadlines ----------------------------------------------------------------------------------------------------
 
@@ -531,22 +476,18 @@ class ClassicGroup:
         at = now.monotonic_s
         if at < self.wake_at:
             return out
-        due = [(each.deadline, _PENDING, name) for name, each in self.pending.items() if each.deadline <= at]
-        due += [(each.expires_at, _SESSION, each.member_id) for each in self.members.values() if each.expires_at <= at]
-        due += [(self._join_deadline, _JOIN, "")] if self._join_deadline <= at else []
-        due += [(self._sync_deadline, _SYNC, "")] if self._sync_deadline <= at else []
-        for _, kind, member_id in sorted(due):
+        for kind, member_id in self._deadlines.passed(at):
             # An earlier deadline's handler may have changed or removed this deadline, so check it again.
-            if kind == _PENDING and member_id in self.pending:
+            if kind is Deadline.PENDING and member_id in self.pending:
                 del self.pending[member_id]
                 self._complete_if_all_joined(now, out)
-            elif kind == _SESSION and member_id in self.members and self.members[member_id].expires_at <= at:
+            elif kind is Deadline.SESSION and member_id in self.members and self.members[member_id].expires_at <= at:
                 self._end_session(self.members[member_id], now, out)
-            elif kind == _JOIN and self._join_deadline <= at:
+            elif kind is Deadline.JOIN and self._deadlines.join <= at:
                 self._end_join_wait(now, out)
-            elif kind == _SYNC and self._sync_deadline <= at:
+            elif kind is Deadline.SYNC and self._deadlines.sync <= at:
                 self._end_sync_wait(now, out)
-        self._find_wake_at()
+        self._deadlines.find_wake_at()
         return out
 
     def _end_session(self, member: ClassicMember, now: Moment, out: AnyOutcome) -> None:
@@ -566,11 +507,11 @@ class ClassicGroup:
             self._complete_join(now, out)
 
     def _end_sync_wait(self, now: Moment, out: AnyOutcome) -> None:
-        self._sync_deadline = NEVER
+        self._deadlines.sync = NEVER
         if not self._unsynced:
             return
         wait_ms = sync_wait_ms(self._members.rebalance_timeout_ms())
-        text = f"no SyncGroup within {wait_ms} ms of generation {self.generation}"
+        text = f"no SyncGroup within {wait_ms} ms of generation {self.generation.number}"
         for member in [each for each in self.members.values() if each.member_id in self._unsynced]:
             self._journal.note_member(CauseKind.NEVER_SYNCED, member, text, now)
             self._remove(member, out)
@@ -580,31 +521,22 @@ class ClassicGroup:
         """Answer all parked requests with this error code and stop the group. The stored record does not change."""
         out: GroupOutcome[None] = GroupOutcome()
         for member in self.members.values():
-            self._answer_join(member, error_code, out)
-            self._answer_sync(member, SyncResult(error_code), out)
-        self.pending.clear()
+            self._parked.refuse(member, error_code, out)
         self.state = DEAD
-        self._join_deadline = self._sync_deadline = self.wake_at = NEVER
+        self._deadlines.clear()
         return out
 
-    def _due_in(self, timeout_ms: int, now: Moment) -> float:
-        deadline = now.monotonic_s + timeout_ms / 1000
-        self.wake_at = min(self.wake_at, deadline)
-        return deadline
-
-    def _renew(self, member: ClassicMember, now: Moment) -> None:
-        if not member.is_new:
-            member.session_deadline = self._due_in(member.session_timeout_ms, now)
-
-    def _find_wake_at(self) -> None:
-        self.wake_at = min(
-            self._join_deadline,
-            self._sync_deadline,
-            min((each.deadline for each in self.pending.values()), default=NEVER),
-            min((each.expires_at for each in self.members.values()), default=NEVER),
-        )
-
     # -- describe -----------------------------------------------------------------------------------------------------
+
+    @property
+    def wake_at(self) -> float:
+        """Return the time at which ``expire`` has to run, not later than the earliest deadline."""
+        return self._deadlines.wake_at
+
+    @property
+    def protocol_type(self) -> str | None:
+        """Return the protocol type of the members; None if no member ever joined: the group only has offsets."""
+        return self.generation.protocol_type
 
     @property
     def leader_id(self) -> str | None:
@@ -621,11 +553,11 @@ class ClassicGroup:
 
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics of all members of this generation; None if a member's metadata cannot be decoded."""
-        return None if self._topics is None else set(self._topics)
+        return None if self.generation.topics is None else set(self.generation.topics)
 
     def is_subscribed(self, topic: str) -> bool:
         """Return whether a member may read this topic: any topic, if a consumer's metadata cannot be decoded."""
-        return self.protocol_type == CONSUMER if self._topics is None else topic in self._topics
+        return self.generation.is_subscribed(topic)
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -633,70 +565,17 @@ class ClassicGroup:
         if self.state == DEAD:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         member = self._members.find(sender.member_id, sender.group_instance_id)
-        if sender.generation != self.generation:
-            raise Refused(ErrorCode.ILLEGAL_GENERATION, f"the generation is {self.generation}, not {sender.generation}")
+        self.generation.check_number(sender.generation)
         return member
 
     def _remove(self, member: ClassicMember, out: AnyOutcome) -> None:
         """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, so that its client joins as new."""
-        self._answer_join(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
-        self._answer_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID), out)
+        self._parked.refuse(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         self._members.remove(member)
         self._unsynced.discard(member.member_id)
-
-    def _park_join(self, member: ClassicMember, ticket: Ticket, out: AnyOutcome) -> None:
-        self._answer_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
-        member.parked_join = ticket
-        self._parked[ticket] = member
-        self._parked_joins += 1
-
-    def _answer_join(self, member: ClassicMember, result: JoinResult | ErrorCode, out: AnyOutcome) -> None:
-        ticket = member.parked_join
-        if ticket is None:
-            return
-        member.parked_join = None
-        del self._parked[ticket]
-        self._parked_joins -= 1
-        if isinstance(result, JoinResult):
-            out.replies.append((ticket, result))
-        else:
-            member_id = "" if result is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            _reject_join(ticket, member_id, result, out)
-
-    def _answer_sync(self, member: ClassicMember, result: SyncResult, out: AnyOutcome) -> bool:
-        ticket = member.parked_sync
-        if ticket is None:
-            return False
-        member.parked_sync = None
-        del self._parked[ticket]
-        out.replies.append((ticket, result))
-        return True
 
     # -- derived state ------------------------------------------------------------------------------------------------
 
     def _enter(self, state: str, now: Moment) -> None:
         self.state = state
         self.state_since_ms = now.wall_ms
-
-    def _find_topics(self) -> None:
-        is_known = self.protocol_type == CONSUMER
-        self._topics = self._members.subscribed_topics(self.protocol_name) if is_known else None
-        self._journal.generation_began(self._topics)
-
-    def _record(self) -> CoordinatorRecord:
-        value = GroupMetadataValue(
-            protocol_type=self.protocol_type or "", generation=self.generation, protocol=self.protocol_name,
-            leader=self.leader_id, current_state_timestamp=self.state_since_ms,
-            members=tuple(each.stored(self.protocol_name) for each in self.members.values()),
-        )  # fmt: skip
-        return CoordinatorRecord(GroupMetadataKey(self.group_id), value)
-
-    def _change_of(self, member: ClassicMember, protocols: Protocols) -> str:
-        return subscription_change(
-            member.protocols, protocols, protocol_type=self.protocol_type, chosen=self.protocol_name,
-            is_from_log=member.is_from_log,
-        )  # fmt: skip
-
-
-def _reject_join(ticket: Ticket, member_id: str, code: ErrorCode, out: AnyOutcome) -> None:
-    out.replies.append((ticket, JoinResult(error_code=code, member_id=member_id)))

@@ -10,10 +10,10 @@ from collections.abc import Collection, Hashable, Iterable
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment, Topics
-from ottla.broker.groups.classic_member import CONSUMER, ClassicMember, subscribed_topics
+from ottla.broker.groups.classic_generation import ClassicGeneration
+from ottla.broker.groups.classic_members import CONSUMER, ClassicMember, subscribed_topics
 from ottla.broker.groups.context import GroupContext
-from ottla.broker.groups.journal import Cause, CauseKind, Rebalance
-from ottla.broker.groups.rebalance_causes import OngoingRebalance, listed, subscription_changes
+from ottla.broker.groups.journal import Cause, CauseKind, OngoingRebalance, Rebalance, listed, subscription_changes
 from ottla.broker.groups.requests import Protocols
 
 #: texts that Java clients send in ``reason``; more text may follow
@@ -125,21 +125,20 @@ class ClassicJournal:
         return self._rebalance is None and self._returning.has(member, now)
 
 
-def subscription_change(
-    old: Protocols, new: Protocols, *, protocol_type: str | None, chosen: str | None, is_from_log: bool
-) -> str:
+def subscription_change(member: ClassicMember, new: Protocols, generation: ClassicGeneration) -> str:
     """Return a text about the changes of a member's protocols or topics; empty if neither changed.
 
     The metadata of a cooperative member changes with every rebalance, because it contains the owned partitions.
     Therefore topics are compared if the metadata can be decoded. A member from the log only has the chosen protocol.
     """
-    names_old, names_new = [name for name, _ in old], [name for name, _ in new]
-    if names_old != names_new and not is_from_log:
+    names_old, names_new = [name for name, _ in member.protocols], [name for name, _ in new]
+    if names_old != names_new and not member.is_from_log:
         return f"protocols were {', '.join(names_old)} and are {', '.join(names_new)}"
-    old_bytes, new_bytes = dict(old).get(chosen or ""), dict(new).get(chosen or "")
+    chosen = generation.protocol_name or ""
+    old_bytes, new_bytes = dict(member.protocols).get(chosen), dict(new).get(chosen)
     if old_bytes is None or new_bytes is None or old_bytes == new_bytes:
         return ""
-    if protocol_type != CONSUMER:
+    if generation.protocol_type != CONSUMER:
         return "its metadata is different"
     topics_old, topics_new = subscribed_topics(old_bytes), subscribed_topics(new_bytes)
     if topics_old is None or topics_new is None:

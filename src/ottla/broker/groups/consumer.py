@@ -48,7 +48,7 @@ from typing import Final
 
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment
-from ottla.broker.groups.classic_member import sync_wait_ms
+from ottla.broker.groups.classic_members import sync_wait_ms
 from ottla.broker.groups.consumer_causes import cause_of
 from ottla.broker.groups.consumer_steps import LEAVE_STATIC_EPOCH, GroupSteps, Wait
 from ottla.broker.groups.consumer_stored import Draft

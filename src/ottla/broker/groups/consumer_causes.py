@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.broker.coordinators.outcome import Moment, Topics
-from ottla.broker.groups.journal import Cause, CauseKind, Rebalance
-from ottla.broker.groups.rebalance_causes import OngoingRebalance, listed, subscription_changes
+from ottla.broker.groups.journal import Cause, CauseKind, OngoingRebalance, Rebalance, listed, subscription_changes
 from ottla.broker.groups.records import ConsumerGroupMemberMetadataValue
 
 

@@ -17,8 +17,7 @@ from ottla.broker.groups.assignors import ASSIGNORS, MemberSpec
 from ottla.broker.groups.consumer_causes import RebalanceWatch, TopicsSeen, cause_of, subscription_change
 from ottla.broker.groups.consumer_stored import Draft, StoredGroup, metadata_hash
 from ottla.broker.groups.context import GroupContext, GroupOutcome
-from ottla.broker.groups.journal import Cause, CauseKind
-from ottla.broker.groups.rebalance_causes import listed
+from ottla.broker.groups.journal import Cause, CauseKind, listed
 from ottla.broker.groups.reconcile import UNREVOKED_PARTITIONS, Goal, is_reconciled, is_subset, reconcile
 from ottla.broker.groups.records import (
     ConsumerGroupCurrentMemberAssignmentKey,

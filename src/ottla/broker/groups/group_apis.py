@@ -382,9 +382,11 @@ def _unfetched(topic: OffsetFetchRequestTopics, code: int) -> OffsetFetchRespons
 
 
 async def _fetch_when_durable(
-    answers: list[OffsetFetchResponseGroup], waits: Iterable[tuple[OffsetFetchResponseGroup, PendingReply]],
-    request: OffsetFetchRequest, version: int,
-) -> OffsetFetchResponse:  # fmt: skip
+    answers: list[OffsetFetchResponseGroup],
+    waits: Iterable[tuple[OffsetFetchResponseGroup, PendingReply]],
+    request: OffsetFetchRequest,
+    version: int,
+) -> OffsetFetchResponse:
     for part, wait in waits:
         done = await wait
         if isinstance(done, Unstored):

@@ -1,7 +1,8 @@
 """The rebalance journal: the causes of each rebalance, and its entry in the topic ``__ottla_rebalances``.
 
-The broker appends one entry per finished rebalance, as JSON that any tool can read, with the key
-``<group>/<generation modulo 20>``. The topic is compacted, so it keeps the last 20 rebalances of each group.
+Groups of both protocols collect the causes of an ongoing rebalance in the same way. The broker appends one entry per
+finished rebalance, as JSON that any tool can read, with the key ``<group>/<generation modulo 20>``. The topic is
+compacted, so it keeps the last 20 rebalances of each group.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from ottla.broker.coordinators.outcome import Moment
+
 #: the broker creates the topic with the first entry
 JOURNAL_TOPIC: Final = "__ottla_rebalances"
 CAUSES_MAX: Final = 8
 #: longer details are cut, because a client may send a reason of any length
 DETAIL_CHARACTERS_MAX: Final = 500
 REBALANCES_KEPT: Final = 20
+#: A detail names this many topics and gives the number of the others.
+_NAMES_MAX: Final = 3
 GROUP_TYPES: Final = ("classic", "consumer")
 
 
@@ -92,9 +97,56 @@ class Rebalance:
         return cls(**fields)
 
 
+@dataclass(slots=True, kw_only=True)
+class OngoingRebalance:
+    """A rebalance from its first cause on."""
+
+    started: Moment
+    members_before: int
+    #: the group epoch, if it is known from the start
+    generation: int = -1
+    causes: list[Cause] = field(default_factory=list)
+    causes_left_out: int = 0
+
+    def add(self, cause: Cause) -> None:
+        """Add a cause, unless it is known. Of more than CAUSES_MAX causes only the number is kept."""
+        if cause in self.causes:
+            return
+        if len(self.causes) < CAUSES_MAX:
+            self.causes.append(cause)
+        else:
+            self.causes_left_out += 1
+
+    def finished(self, group_id: str, group_type: str, generation: int, members_after: int, now: Moment) -> Rebalance:
+        """Return the rebalance, which ends now, for the journal."""
+        return Rebalance(
+            group_id=group_id,
+            group_type=group_type,
+            generation=generation,
+            started_ms=self.started.wall_ms,
+            duration_ms=round((now.monotonic_s - self.started.monotonic_s) * 1000),
+            members_before=self.members_before,
+            members_after=members_after,
+            causes=tuple(self.causes),
+            causes_left_out=self.causes_left_out,
+        )
+
+
 def journal_key(group_id: str, generation: int) -> bytes:
     """Return the key of an entry, which replaces the entry that is REBALANCES_KEPT generations older."""
     return f"{group_id}/{generation % REBALANCES_KEPT}".encode()
+
+
+def listed(texts: list[str]) -> str:
+    """Return the first ``_NAMES_MAX`` texts and the number of the others, as one text."""
+    more = len(texts) - _NAMES_MAX
+    return "; ".join(texts[:_NAMES_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def subscription_changes(before: frozenset[str] | set[str], after: frozenset[str] | set[str]) -> list[str]:
+    """Return a text for each topic that a member has subscribed to or unsubscribed from."""
+    added = [f"subscribed to {name}" for name in sorted(after - before)]
+    return added + [f"unsubscribed from {name}" for name in sorted(before - after)]
 
 
 # JSON field -> attribute, in the order of the JSON text.

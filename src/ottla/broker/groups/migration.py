@@ -16,7 +16,7 @@ from collections import Counter
 
 from ottla.broker.coordinators.outcome import CoordinatorContext, Moment
 from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.classic_member import ClassicMember
+from ottla.broker.groups.classic_members import ClassicMember
 from ottla.broker.groups.consumer import PROTOCOL_TYPE, ConsumerGroup
 from ottla.broker.groups.consumer_stored import metadata_hash
 from ottla.broker.groups.reconcile import STABLE, from_sets
@@ -65,7 +65,7 @@ def can_upgrade(classic: ClassicGroup, context: CoordinatorContext) -> None:
     for member in classic.members.values():
         try:
             assignment = decode_assignment(member.assignment)
-            _subscription(member, classic.protocol_name)
+            _subscription(member, classic.generation.protocol_name)
         except WireError:
             raise _no_upgrade(
                 classic, f"the subscription or the assignment of {member.member_id} cannot be read"
@@ -81,8 +81,8 @@ def can_upgrade(classic: ClassicGroup, context: CoordinatorContext) -> None:
 
 def upgrade_records(classic: ClassicGroup, context: CoordinatorContext, now: Moment) -> list[CoordinatorRecord]:
     """Return the tombstone of the classic group and the records of the consumer group, with all members Stable."""
-    group, epoch = classic.group_id, classic.generation
-    members = {each.member_id: _upgraded(each, classic.protocol_name) for each in classic.members.values()}
+    group, epoch = classic.group_id, classic.generation.number
+    members = {each.member_id: _upgraded(each, classic.generation.protocol_name) for each in classic.members.values()}
     assigned = {each.member_id: _assigned(each, context) for each in classic.members.values()}
     names = {name for member in members.values() for name in member.subscribed_topic_names}
     epoch_value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash(names, context.topics))

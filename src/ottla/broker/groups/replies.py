@@ -372,7 +372,7 @@ def described_group(group_id: str, group: Group | None, version: int) -> Describ
         return DescribedGroup(
             group_id=group_id, group_state="Dead", error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text
         )
-    protocol = group.protocol_name if group.state == STABLE else None
+    protocol = group.generation.protocol_name if group.state == STABLE else None
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,

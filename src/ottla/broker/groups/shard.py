@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ottla.broker.client import Client
 from ottla.broker.coordinators.outcome import Moment, Producer, R, Ticket
 from ottla.broker.groups.classic import ClassicGroup
-from ottla.broker.groups.classic_member import ClassicMember
+from ottla.broker.groups.classic_members import ClassicMember
 from ottla.broker.groups.consumer import ConsumerGroup, check_heartbeat
 from ottla.broker.groups.context import GroupContext, GroupOutcome
 from ottla.broker.groups.journal import Cause, CauseKind
