@@ -6,14 +6,12 @@ may do what, then partitions and their roles, then those who depend on roles.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from ottla.broker.access.acl_apis import AclApis
 from ottla.broker.access.listening import Listening
-from ottla.broker.access.permissions import Access
-from ottla.broker.access.throttling import Throttling
 from ottla.broker.access.token_apis import TokenApis
 from ottla.broker.access.user_apis import UserApis
 from ottla.broker.cluster.cluster_apis import ClusterApis
@@ -21,14 +19,18 @@ from ottla.broker.cluster.config_apis import ConfigApis
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.cluster.metadata_apis import MetadataApis
 from ottla.broker.cluster.metrics import ClusterMetrics
+from ottla.broker.cluster.run_start import RunStart
 from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.component import Component
 from ottla.broker.coordination.coordination import Coordination
 from ottla.broker.coordination.find_coordinator import CoordinatorApis
 from ottla.broker.coordination.metrics import GroupMetrics
+from ottla.broker.coordination.rebalance_journal import RebalanceJournal
+from ottla.broker.dispatch import Dispatcher, table_of
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.api import FetchApi
 from ottla.broker.groups.group_apis import GroupApis
+from ottla.broker.local_parts import LocalParts
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.seen_metadata import SeenMetadata
 from ottla.broker.metadata.store import MetadataStore
@@ -50,88 +52,73 @@ from ottla.broker.validation.schema_lookup import SchemaLookups
 from ottla.broker.validation.schema_validation import SchemaValidation
 from ottla.client.async_connections import BrokerClients
 from ottla.env.clock import Clock
-from ottla.log.store import LogStore
-from ottla.net.server import Server
 
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """The components of a broker, and those that `broker.py` has to know by name."""
+    """The components of a broker, and those that others than components have to know by name."""
 
     components: list[Component]
     metadata: ClusterMetadata
-    partitions: ServedPartitions
+    run_start: RunStart
     membership: Membership
-    coordination: Coordination
-    seen: SeenMetadata
     produce: ProduceApi
     fetch: FetchApi
-    lookups: SchemaLookups
 
 
 def build(
-    environment: Environment,
+    local: LocalParts,
+    listening: Listening,
     metadata: ClusterMetadata,
     *,
-    log_store: LogStore,
-    replicas: ReplicaManager,
-    server: Server,
-    listening: Listening,
-    access: Access,
-    throttling: Throttling,
-    incarnation: bytes,
     announce: Callable[[ViewChanges], None],
     fail: Callable[[str], None],
 ) -> Parts:
     """Create all components. ``announce`` tells them of changes, ``fail`` ends the process with a reason."""
-    loop, clock, settings = environment.loop, environment.clock, metadata.started_settings
-    session_s = settings.zookeeper_session_timeout_ms / 1000 if settings.zookeeper_connect else None
-
+    environment, log_store, replicas = local.environment, local.log_store, local.replicas
+    loop, clock, tasks, settings = environment.loop, environment.clock, environment.tasks, metadata.started_settings
+    incarnation, begin_turn = environment.new_id(), local.server.ensure_turn
     new_clients = partial(_new_clients, environment, listening, metadata.broker_id)
 
-    # The coordinators and the partitions need the lease of the membership, which needs them.
-    def check_lease() -> None:
-        membership.before_replies()
-
-    def is_lease_over() -> bool:
-        return membership.is_lease_over()
-
     log_moves = _log_moves(environment, metadata, replicas)
-    tasks = environment.tasks
     topics = TopicApis(metadata=metadata, replicas=replicas, clock=clock, log_moves=log_moves, tasks=tasks)
+    journal = RebalanceJournal(metadata=metadata, replicas=replicas, topics=topics, clock=clock, begin_turn=begin_turn)
     coordination = Coordination(
-        metadata=metadata, replicas=replicas, topics=topics, loop=loop, clock=clock, wheel=environment.wheel,
-        begin_turn=server.ensure_turn, random_bytes=environment.random_bytes, accepted=lambda: server.accepted,
-        check_lease=check_lease, new_clients=partial(new_clients, "coordinator"),
-    )  # fmt: skip
-    partitions = ServedPartitions(
-        metadata=metadata, replicas=replicas, new_name=environment.new_name, announce=announce,
-        is_lease_over=is_lease_over,
+        environment=environment, metadata=metadata, replicas=replicas, begin_turn=begin_turn,
+        accepted=lambda: local.server.accepted, on_rebalance=journal.note,
+        new_clients=partial(new_clients, "coordinator"),
     )  # fmt: skip
     membership = Membership(
-        metadata=metadata, replicas=replicas, loop=loop, clock=clock, tasks=tasks, disk=environment.disk,
-        log_store=log_store, endpoints=listening.advertised(), clients=new_clients("broker"), incarnation=incarnation,
-        session_s=session_s, role_of=partitions.role_of, roles_changed=coordination.roles_changed, fail=fail,
+        environment=environment, metadata=metadata, replicas=replicas, log_store=log_store, incarnation=incarnation,
+        endpoints=listening.advertised(), clients=new_clients("broker"), roles_changed=coordination.roles_changed,
+        fail=fail,
     )  # fmt: skip
-    lookups = SchemaLookups(loop, clock.monotonic, settings, current_settings=lambda: metadata.settings)
-    replicas.inline_budget.knows_schemas = lookups.knows
-    dead_letters = _dead_letters(environment, metadata, replicas, topics, coordination)
-    schemas = SchemaValidation(replicas.opener, lookups, dead_letters)
+    # The membership needs the coordinators, which therefore get its lease check last.
+    coordination.runtime.context.check_lease = membership.lease_check.check_now
+    partitions = ServedPartitions(
+        metadata=metadata, replicas=replicas, new_name=environment.new_name, announce=announce,
+        is_lease_over=membership.is_lease_over,
+    )  # fmt: skip
+    seen = SeenMetadata(environment.disk, log_store.usable_dirs()[0].path, is_used=bool(settings.zookeeper_connect))
+    run_start = RunStart(
+        environment=environment, metadata=metadata, partitions=partitions, membership=membership, seen=seen,
+        log_store=log_store, incarnation=incarnation,
+    )  # fmt: skip
+    lookups, schemas = _schema_validation(environment, metadata, replicas, topics, coordination)
     produce = ProduceApi(
-        metadata=metadata, replicas=replicas, clock=clock, access=access, throttling=throttling, schemas=schemas,
-        checks=coordination.checks, transactions=coordination.transactions,
+        metadata=metadata, replicas=replicas, clock=clock, access=local.access, throttling=local.throttling,
+        schemas=schemas, checks=coordination.checks, transactions=coordination.transactions,
     )  # fmt: skip
     fetch = FetchApi(
         metadata=metadata, replicas=replicas, loop=loop, wheel=environment.wheel, deferred=environment.deferred,
-        access=access, throttling=throttling,
+        access=local.access, throttling=local.throttling,
     )  # fmt: skip
     cluster = ClusterApis(metadata=metadata, ensemble=_ensemble_reader(environment, metadata.store))
-    seen = SeenMetadata(environment.disk, log_store.usable_dirs()[0].path, is_used=session_s is not None)
-    first = [
+    components = [
         listening,
         Upkeep(environment, metadata=metadata, replicas=replicas, seen=seen),
-        AclApis(metadata=metadata, access=access),
-        UserApis(metadata=metadata, throttling=throttling),
+        AclApis(metadata=metadata, access=local.access),
+        UserApis(metadata=metadata, throttling=local.throttling),
         TokenApis(metadata=metadata, clock=clock),
         lookups,
         partitions,
@@ -140,8 +127,6 @@ def build(
         produce,
         fetch,
         SchemaMetrics(metadata=metadata, schemas=schemas, lookups=lookups, inline=replicas.inline_budget),
-    ]
-    then = [
         MetadataApis(metadata=metadata, replicas=replicas, topics=topics, clock=clock),
         topics,
         ConfigApis(metadata=metadata),
@@ -149,11 +134,25 @@ def build(
         membership,
         ClusterMetrics(metadata=metadata, replicas=replicas, clock=clock, membership=membership, requests=cluster),
         *_coordinators(metadata, replicas, topics, coordination, clock),
+        journal,
     ]
     return Parts(
-        components=[*first, *then], metadata=metadata, partitions=partitions, membership=membership,
-        coordination=coordination, seen=seen, produce=produce, fetch=fetch, lookups=lookups,
+        components=components, metadata=metadata, run_start=run_start, membership=membership, produce=produce,
+        fetch=fetch,
     )  # fmt: skip
+
+
+def new_dispatchers(local: LocalParts, parts: Parts, listeners: Iterable[str]) -> dict[str, Dispatcher]:
+    """Return what handles the frames of each of these listeners: it serves the APIs of all components."""
+    apis = table_of(parts.components)
+    return {
+        listener: Dispatcher(
+            listener, apis, produce=parts.produce, fetch=parts.fetch, metadata=parts.metadata,
+            replicas=local.replicas, access=local.access, throttling=local.throttling,
+            deferred=local.environment.deferred,
+        )
+        for listener in listeners
+    }  # fmt: skip
 
 
 def _new_clients(environment: Environment, listening: Listening, broker_id: int, purpose: str) -> BrokerClients:
@@ -176,21 +175,22 @@ def _log_moves(environment: Environment, metadata: ClusterMetadata, replicas: Re
     )
 
 
-def _dead_letters(
+def _schema_validation(
     environment: Environment,
     metadata: ClusterMetadata,
     replicas: ReplicaManager,
     topics: TopicApis,
     coordination: Coordination,
-) -> DeadLetters:
-    return DeadLetters(
-        metadata=metadata,
-        replicas=replicas,
-        topics=topics,
-        peers=coordination.peers,
-        loop=environment.loop,
-        clock=environment.clock,
+) -> tuple[SchemaLookups, SchemaValidation]:
+    loop, clock = environment.loop, environment.clock
+    lookups = SchemaLookups(
+        loop, clock.monotonic, metadata.started_settings, current_settings=lambda: metadata.settings
+    )  # fmt: skip
+    replicas.inline_budget.knows_schemas = lookups.knows
+    dead_letters = DeadLetters(
+        metadata=metadata, replicas=replicas, topics=topics, peers=coordination.peers, loop=loop, clock=clock
     )
+    return lookups, SchemaValidation(replicas.opener, lookups, dead_letters)
 
 
 def _coordinators(

@@ -1,13 +1,14 @@
 """What a part of the broker is: a feature with its APIs, its periodic work and its end.
 
-`assembly.py` creates the components, each with the others that it needs, and `broker.py` treats all of them alike. It
-calls
+`assembly.py` creates the components, each with the others that it needs, and `components.py` treats all of them alike.
+It calls
 
     apis               once, for the table of `dispatch.py`
-    on_view            after every change of the metadata, in the order of the list in `assembly.py`
+    on_settings        when the metadata were read, and after each change of the settings of brokers in them
+    on_access          after a change of ACLs, or of settings of users, client ids or addresses
+    on_view            after every change of the metadata, in the order of the list in `assembly.py`; a component gets
+                       ``on_access`` and ``on_view`` before the next component gets either
     start              when clients can connect
-    before_replies     at the end of every turn, before anything is acknowledged, in the reverse order of the list;
-                       only if it is overridden
     tick               once a second
     metrics            for each metrics page: first ``collect_metrics`` and ``metrics`` of all, then
                        ``detailed_metrics``
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ottla.broker.metadata.view import ViewChanges
+from ottla.broker.metadata.view import AccessChanges, ViewChanges
 from ottla.broker.request import RequestContext
 from ottla.env.metrics import Page
 from ottla.wire import Message
@@ -53,14 +54,17 @@ class Component:
         """Return the APIs of this component by API key."""
         return {}
 
+    def on_settings(self) -> None:
+        """The settings of this broker in the metadata have been read, or have changed."""
+
+    def on_access(self, changed: AccessChanges) -> None:
+        """The ACLs of these patterns, or the settings of these users, client ids and addresses, have changed."""
+
     def on_view(self, changes: ViewChanges) -> None:
         """The metadata have changed."""
 
     async def start(self) -> None:
         """Begin to work."""
-
-    def before_replies(self) -> None:
-        """A turn ends."""
 
     def tick(self, now: float) -> None:
         """A second has passed; ``now`` is the time of the event loop."""

@@ -148,6 +148,7 @@ class Dispatcher:
         view: memoryview,
         start: int,
         end: int,
+        *,
         postponed: bool = False,
     ) -> None:
         """Handle the frame ``buffer[start:end]``; it has at least the eight bytes that every request starts with."""
@@ -169,7 +170,10 @@ class Dispatcher:
                         waiting.answer_now()
                     self._fetch(connection, buffer, view, start, end, version, correlation_id)
             else:
-                self._handle_message(connection, buffer, view, start, end, api_key, version, correlation_id, postponed)
+                self._handle_message(
+                    connection, buffer, view, start, end,
+                    api_key=api_key, version=version, correlation_id=correlation_id, postponed=postponed,
+                )  # fmt: skip
         except (WireError, StructError, IndexError) as error:
             self._refuse(connection, api_key, version, error)
         except Exception:
@@ -195,9 +199,18 @@ class Dispatcher:
             connection.unmute()
 
     def _handle_message(
-        self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, api_key: int,
-        version: int, correlation_id: int, postponed: bool,
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        buffer: FrameBuffer,
+        view: memoryview,
+        start: int,
+        end: int,
+        *,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        postponed: bool,
+    ) -> None:
         api = self._apis.get(api_key)
         if api is None or not api.version_min <= version <= api.version_max:
             if api_key == API_VERSIONS:

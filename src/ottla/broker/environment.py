@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ottla.env.clock import Clock
+from ottla.env.clock import Clock, SystemClock
+from ottla.env.collector import freeze_objects
 from ottla.env.deferred import Deferred
-from ottla.env.disk import Disk
-from ottla.env.tasks import Tasks, Threads
+from ottla.env.disk import Disk, RealDisk
+from ottla.env.tasks import Tasks, ThreadPool, Threads
 from ottla.env.timers import TimerWheel
-from ottla.net.network import Network
+from ottla.model.settings import BrokerSettings
+from ottla.net.network import Network, SocketNetwork
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,3 +45,22 @@ class Environment:
     def new_name(self) -> str:
         """Return a random name for a file or a folder."""
         return self.random_bytes(16).hex()
+
+
+def system_environment(
+    settings: BrokerSettings,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    network: Network | None = None,
+    freeze: Callable[[], None] = freeze_objects,
+) -> Environment:
+    """Return the clock, the disk, the network and the threads of this process."""
+    return Environment(
+        loop=loop,
+        clock=SystemClock(),
+        disk=RealDisk(),
+        network=network or SocketNetwork(),
+        threads=ThreadPool(loop, settings.sync_threads, "disk"),
+        random_bytes=os.urandom,
+        freeze=freeze,
+    )

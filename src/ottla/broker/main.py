@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ottla.broker.broker import Broker
+from ottla.broker.environment import system_environment
 from ottla.env.collector import FreezeSurvivors
 from ottla.env.disk import restrict_new_files
 from ottla.env.process import (
@@ -27,14 +28,21 @@ OK, FAILED, USAGE = 0, 1, 2
 
 
 def run_broker(
-    *, properties: Mapping[str, str], config_file: str | None, data: str | None, listeners: Sequence[str],
-    broker_id: int | None, metrics: str | None,
-) -> int:  # fmt: skip
+    *,
+    properties: Mapping[str, str],
+    config_file: str | None,
+    data: str | None,
+    listeners: Sequence[str],
+    broker_id: int | None,
+    metrics: str | None,
+) -> int:
     """Run a broker until SIGTERM or SIGINT. Return the exit code of the process."""
     if not __debug__:
         return _complain("python -O switches off checks that keep data safe; start without it", USAGE)
     try:
-        settings = gather_settings(properties, config_file, data, listeners, broker_id, metrics)
+        settings = gather_settings(
+            properties, config_file=config_file, data=data, listeners=listeners, broker_id=broker_id, metrics=metrics
+        )
     except (InvalidSettings, OSError, ValueError) as error:
         return _complain(str(error), USAGE)
     log_to_stderr(settings.log_level)
@@ -50,9 +58,14 @@ def run_broker(
 
 
 def gather_settings(
-    properties: Mapping[str, str], config_file: str | None, data: str | None, listeners: Sequence[str],
-    broker_id: int | None, metrics: str | None,
-) -> BrokerSettings:  # fmt: skip
+    properties: Mapping[str, str],
+    *,
+    config_file: str | None = None,
+    data: str | None = None,
+    listeners: Sequence[str] = (),
+    broker_id: int | None = None,
+    metrics: str | None = None,
+) -> BrokerSettings:
     """Return the settings of the file, overridden by options, overridden by ``-X``."""
     merged: dict[str, str] = {}
     if config_file is not None:
@@ -72,7 +85,7 @@ def gather_settings(
 
 async def _serve(settings: BrokerSettings) -> int:
     loop = asyncio.get_running_loop()
-    broker = Broker(settings, loop=loop)
+    broker = Broker(settings, system_environment(settings, loop))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop)
     if os.environ.get(END_WITH_STDIN):
@@ -92,7 +105,7 @@ async def _serve(settings: BrokerSettings) -> int:
     notify_service_manager("READY=1")
     # Not before: opening many logs takes longer than a stall.
     watchdog = LoopWatchdog(loop)
-    broker.watch(watchdog)
+    broker.metrics.watch(watchdog)
     watchdog.start()
     reason = await broker.ended
     notify_service_manager("STOPPING=1")

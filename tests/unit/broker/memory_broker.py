@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any, Self
 
 from ottla.broker.broker import Broker
+from ottla.broker.environment import system_environment
 from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
 from ottla.net.connection import Connection
@@ -182,8 +183,11 @@ class MemoryBroker:
         self._network = MemoryNetwork()
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self.broker = Broker(self._settings, loop=loop, network=self._network, freeze=lambda: None)  # type: ignore[arg-type]
+        network: Any = self._network
+        environment = system_environment(
+            self._settings, asyncio.get_running_loop(), network=network, freeze=lambda: None
+        )
+        self.broker = Broker(self._settings, environment)
         await self.broker.start()
         self.root = self.connect(SUPER_USER)
         return self
@@ -193,7 +197,7 @@ class MemoryBroker:
 
     @property
     def authorizer(self) -> Authorizer:
-        authorizer = self.broker._access.authorizer
+        authorizer = self.broker.local.access.authorizer
         assert authorizer is not None
         return authorizer
 

@@ -316,7 +316,7 @@ def _enforced(broker: MemoryBroker) -> dict[Any, Any]:
 
 
 async def _stored(broker: MemoryBroker) -> dict[Any, Any]:
-    store: Any = broker.broker._store
+    store: Any = broker.broker.store
     view = AccessView()
     for path, node in (await store.load("/")).items():
         if path.startswith(ACCESS_ROOTS):

@@ -84,7 +84,7 @@ def test_name_that_is_left_out_of_a_list_is_no_refusal(tmp_path: Path, caplog: p
 
 
 async def _page(broker: MemoryBroker) -> list[str]:
-    return b"".join(await broker.broker._metrics.fill()).decode().splitlines()
+    return b"".join(await broker.broker.metrics.fill()).decode().splitlines()
 
 
 def test_metrics_page_has_refusals_by_api_and_type_of_resource(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_metrics_page_has_logins_by_listener_and_mechanism(tmp_path: Path) -> No
             listener: Any = SimpleNamespace(
                 accepted=lambda: {"PLAIN": 7}, refused=lambda: {"TLS": 1, "PLAIN": 2, "none": 3}
             )
-            listening = next(each for each in broker.broker._components if isinstance(each, Listening))
+            listening = next(each for each in broker.broker.components if isinstance(each, Listening))
             listening.security = {"CLIENTS": listener}
             lines = [line for line in await _page(broker) if line.startswith("ottla_authentications")]
             assert lines == [

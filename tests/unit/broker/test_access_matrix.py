@@ -245,7 +245,7 @@ class Matrix:
                 changed.setdefault(Pattern(acl.resource, acl.name), set()).add(entry)
         view.acls = {pattern: frozenset(entries) for pattern, entries in changed.items() if entries}
         changes = ViewChanges(topics=[], broker_settings=False, brokers=False, controller=False, access=list(changed))
-        self._broker.broker._announce(changes)
+        self._broker.broker.components.announce(changes)
 
     async def _send(
         self, shape: Shape, version: int, connections: Sequence[MemoryTransport], clients: Sequence[tuple[Acl, ...]],

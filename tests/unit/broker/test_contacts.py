@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ottla.broker.cluster.contacts import Contacts
-from ottla.broker.metadata.view import BrokerView
+from ottla.broker.metadata.broker_nodes import BrokerView
 
 RUN = 7
 

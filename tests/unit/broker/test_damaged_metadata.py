@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from ottla.broker.broker import Broker
+from ottla.broker.environment import system_environment
 from ottla.broker.metadata.topic_plans import ops_create_topic
 from ottla.broker.metadata.view import PartitionView, TopicView
 from ottla.model.errors import StartError
@@ -30,7 +31,8 @@ def settings_for(data: Path) -> BrokerSettings:
 
 async def live(data: Path, *, topics: int = 0) -> None:
     """Start a broker, create some topics, stop it. Raise what the start raises."""
-    broker = Broker(settings_for(data), loop=asyncio.get_running_loop())
+    settings = settings_for(data)
+    broker = Broker(settings, system_environment(settings, asyncio.get_running_loop()))
     try:
         await broker.start()
     except BaseException:
@@ -43,8 +45,8 @@ async def live(data: Path, *, topics: int = 0) -> None:
                 partitions=(PartitionView(leader=1, leader_epoch=0, replicas=(1,), isr=(1,)),) * 3,
                 config={"retention.ms": "1000"},
             )  # fmt: skip
-            assert broker._store is not None
-            await broker._store.multi(ops_create_topic(broker.view, topic))
+            assert broker.store is not None
+            await broker.store.multi(ops_create_topic(broker.view, topic))
     finally:
         await broker.stop()
 
@@ -192,7 +194,7 @@ def test_directory_with_the_metadata_must_be_named_first(tmp_path: Path) -> None
     async def start(*directories: Path) -> None:
         dirs = ",".join(map(str, directories))
         settings = BrokerSettings.parse({"log.dirs": dirs, "listeners": "PLAINTEXT://127.0.0.1:0"})
-        broker = Broker(settings, loop=asyncio.get_running_loop())
+        broker = Broker(settings, system_environment(settings, asyncio.get_running_loop()))
         try:
             await broker.start()
         except BaseException:

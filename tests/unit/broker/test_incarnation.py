@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.broker.cluster.incarnation import DirectoryRuns, compare, next_dirs, path_text, read_runs, write_runs
-from ottla.broker.metadata.view import RegisteredDirs
+from ottla.broker.metadata.broker_nodes import RegisteredDirs
 from ottla.log.directories import DirContent
 from ottla.testing.disk import MemoryDisk
 

@@ -7,7 +7,8 @@ from cluster_fixtures import broker_changes
 
 from ottla.broker.access.listener_security import insecure_listeners
 from ottla.broker.cluster.broker_addresses import endpoint_for_brokers
-from ottla.broker.metadata.view import BrokerView, ClusterView
+from ottla.broker.metadata.broker_nodes import BrokerView
+from ottla.broker.metadata.view import ClusterView
 from ottla.client.async_connections import PeerUnreachable
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings

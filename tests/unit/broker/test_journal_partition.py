@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.coordination.coordination import journal_partition
+from ottla.broker.coordination.rebalance_journal import journal_partition
 from ottla.broker.partitions.partition import Role
 from ottla.model.errors import NotLeaderOrFollower
 

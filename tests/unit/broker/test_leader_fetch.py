@@ -15,7 +15,8 @@ from tests.unit.partitions.test_replica_manager import Waiter
 
 from ottla.broker.metadata.view import PartitionView
 from ottla.broker.partitions.offset_apis import LATEST
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 from ottla.model.batch import read_header
 from ottla.model.errors import ErrorCode
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -10,22 +10,29 @@ from typing import Any, cast
 import pytest
 from tests.unit.broker.cluster_fixtures import make_metadata
 
-from ottla.broker.broker import Broker
-from ottla.broker.cluster.contacts import Contacts
+from ottla.broker.cluster.lease_check import LeaseCheck
 from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.offline_reports import OfflineReports
+from ottla.broker.cluster.probes import Probes
+from ottla.broker.component import Component
+from ottla.broker.components import Components
+from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.nodes import state_path, topic_path
-from ottla.broker.metadata.store import Changed, Node
-from ottla.broker.metadata.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.broker.metadata.store import Changed, Node, Watcher
+from ottla.broker.metadata.view import AccessChanges, LogEnd, PartitionView, TopicView, ViewChanges
+from ottla.broker.partitions.group_commit import GroupCommit
 from ottla.broker.partitions.partition import Role
 from ottla.env import tasks as env_tasks
 from ottla.env.tasks import Tasks
 from ottla.model.errors import StartError
+from ottla.model.settings import BrokerSettings
 from ottla.model.types import Endpoint
+from ottla.security.acls import Pattern, PatternType, ResourceType
 
 STATE = PartitionView(leader=1, leader_epoch=3, replicas=(1, 2), isr=(1, 2))
 
 
-class MembershipFixture(Membership):
+class LeaseFixture(LeaseCheck):
     """A broker that leads one partition; ``calls`` has what it did."""
 
     def __init__(self) -> None:
@@ -35,28 +42,25 @@ class MembershipFixture(Membership):
             role=Role.LEADER, isr=(1, 2), maximal_isr=(1, 2), min_in_sync=1, name=name, topic_id=b"id", broker_id=1,
             leader_id=1, followers={2: SimpleNamespace(fetched_at=0.0)}, suspended=None,
         )  # fmt: skip
-        self._replicas: Any = SimpleNamespace(
+        replicas: Any = SimpleNamespace(
             replicated=lambda: [self.partition], suspend=self._suspend, apply_state=self._apply,
             set_lease=lambda is_over: None, distrust_fetches=lambda: None,
         )  # fmt: skip
-        topic = SimpleNamespace(topic_id=b"id", partitions=(STATE,))
-        self.view: Any = SimpleNamespace(topics={"t": topic}, brokers={})
-        self._metadata = make_metadata(self.view, broker_id=1)
+        self.topic = SimpleNamespace(topic_id=b"id", partitions=(STATE,))
+        self.view: Any = SimpleNamespace(topics={"t": self.topic}, brokers={})
         #: the two monotonic clocks
         self.monotonic = self.since_boot = 0.0
-        self._clock: Any = SimpleNamespace(monotonic=lambda: self.monotonic, since_boot=lambda: self.since_boot)
+        clock: Any = SimpleNamespace(monotonic=lambda: self.monotonic, since_boot=lambda: self.since_boot)
         self.registration: Any = SimpleNamespace(lease=SimpleNamespace(until=10.0), epoch=1)
-        self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
-        self._contacts = Contacts()
-        self._is_lease_over = self._is_leaving = False
-        self._silence_check_due = self._lease_checked_at = 0.0
-        self.state = STATE
-        self._role_of = lambda state: self.state
-        self._roles_changed = lambda: self.calls.append(f"coordinators see {self.partition.role.value}")
+        super().__init__(
+            metadata=make_metadata(self.view, broker_id=1), replicas=replicas, registration=self.registration,
+            clock=clock, is_alone=False, follow=lambda partitions: None,
+            roles_changed=lambda: self.calls.append(f"coordinators see {self.partition.role.value}"),
+        )  # fmt: skip
 
     def check_at(self, time_s: float) -> None:
         self.monotonic = self.since_boot = time_s
-        self.check_lease(time_s)
+        self.check(time_s)
 
     def _suspend(self, partition: Any) -> None:
         partition.role, partition.suspended = Role.FOLLOWER, {}
@@ -65,93 +69,121 @@ class MembershipFixture(Membership):
         partition.role, partition.suspended = Role.LEADER if state.leader == 1 else Role.FOLLOWER, None
 
 
+class MembershipFixture(Membership):
+    """The membership of a broker that leads one partition."""
+
+    def __init__(self) -> None:
+        self.lease_check: Any = LeaseFixture()
+        self.lease: LeaseFixture = self.lease_check
+        self.calls, self.partition, self.view = self.lease.calls, self.lease.partition, self.lease.view
+        self._metadata, self._replicas = self.lease._metadata, self.lease._replicas
+        self._clock, self.registration = self.lease._clock, self.lease.registration
+        self.fetchers: Any = SimpleNamespace(unfollow=lambda partition: None)
+        self._is_leaving = self._is_alone = False
+
+
+class ProbesFixture(Probes):
+    """The probes of broker 1, which is the controller."""
+
+    def __init__(self, clients: Any = None) -> None:
+        super().__init__(
+            metadata=make_metadata(cast(Any, SimpleNamespace(brokers={})), broker_id=1), clients=clients, tasks=Tasks(),
+            controller=cast(Any, SimpleNamespace(is_active=True)), loop=asyncio.get_running_loop(),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def lease() -> LeaseFixture:
+    return LeaseFixture()
+
+
 @pytest.fixture
 def membership() -> MembershipFixture:
     return MembershipFixture()
 
 
-def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(membership: MembershipFixture) -> None:
-    membership.check_at(9.0)
-    assert membership.calls == []
-    membership.check_at(11.0)
-    membership.check_at(11.1)
-    assert membership.calls == ["coordinators see follower"]
-    assert membership._metadata.is_cut_off
-    membership.registration.lease.until = 20.0
-    membership.check_at(12.0)
-    assert membership.calls == ["coordinators see follower", "coordinators see leader"]
-    assert not membership._metadata.is_cut_off
+def test_coordinators_are_unloaded_and_loaded_again_with_the_lease(lease: LeaseFixture) -> None:
+    lease.check_at(9.0)
+    assert lease.calls == []
+    lease.check_at(11.0)
+    lease.check_at(11.1)
+    assert lease.calls == ["coordinators see follower"]
+    assert lease._metadata.is_cut_off
+    lease.registration.lease.until = 20.0
+    lease.check_at(12.0)
+    assert lease.calls == ["coordinators see follower", "coordinators see leader"]
+    assert not lease._metadata.is_cut_off
 
 
-def test_leader_without_the_store_leads_while_its_followers_fetch(membership: MembershipFixture) -> None:
+def test_leader_without_the_store_leads_while_its_followers_fetch(lease: LeaseFixture) -> None:
     for tenth in range(90, 120):
-        membership.partition.followers[2].fetched_at = tenth / 10
-        membership.check_at(tenth / 10)
-    assert membership.calls == []
+        lease.partition.followers[2].fetched_at = tenth / 10
+        lease.check_at(tenth / 10)
+    assert lease.calls == []
 
 
-def test_fetch_that_waited_in_the_socket_of_a_paused_leader_is_no_proof(membership: MembershipFixture) -> None:
+def test_fetch_that_waited_in_the_socket_of_a_paused_leader_is_no_proof(lease: LeaseFixture) -> None:
     """The process was paused from 9 to 30. The follower may have been elected meanwhile."""
-    membership.check_at(9.0)
-    membership.partition.followers[2].fetched_at = 30.0
-    membership.check_at(30.0)
-    assert membership.calls == ["coordinators see follower"]
+    lease.check_at(9.0)
+    lease.partition.followers[2].fetched_at = 30.0
+    lease.check_at(30.0)
+    assert lease.calls == ["coordinators see follower"]
 
 
-def test_pause_after_the_end_of_the_lease_is_a_pause_too(membership: MembershipFixture) -> None:
+def test_pause_after_the_end_of_the_lease_is_a_pause_too(lease: LeaseFixture) -> None:
     for tenth in range(90, 120):
-        membership.partition.followers[2].fetched_at = tenth / 10
-        membership.check_at(tenth / 10)
-    assert membership.calls == []
-    membership.partition.followers[2].fetched_at = 30.0
-    membership.check_at(30.0)
-    assert membership.calls == ["coordinators see follower"]
+        lease.partition.followers[2].fetched_at = tenth / 10
+        lease.check_at(tenth / 10)
+    assert lease.calls == []
+    lease.partition.followers[2].fetched_at = 30.0
+    lease.check_at(30.0)
+    assert lease.calls == ["coordinators see follower"]
 
 
-def test_machine_that_was_suspended_has_no_lease(membership: MembershipFixture) -> None:
+def test_machine_that_was_suspended_has_no_lease(lease: LeaseFixture) -> None:
     """Its monotonic clock stood still, so that its followers seem to have fetched a moment ago."""
-    membership.check_at(9.0)
-    membership.partition.followers[2].fetched_at = 9.0
-    membership.since_boot = 3600.0
-    membership.check_lease(3600.0)
-    assert membership.calls == ["coordinators see follower"]
+    lease.check_at(9.0)
+    lease.partition.followers[2].fetched_at = 9.0
+    lease.since_boot = 3600.0
+    lease.check(3600.0)
+    assert lease.calls == ["coordinators see follower"]
 
 
-def test_leader_resumes_without_the_store_when_all_in_sync_replicas_fetch_again(membership: MembershipFixture) -> None:
-    membership.check_at(9.0)
-    membership.check_at(10.5)
-    assert membership.calls == ["coordinators see follower"]
-    membership.check_at(11.0)
-    membership.partition.suspended = {2: 11.2}
-    membership.check_at(11.5)
-    assert membership.calls == ["coordinators see follower", "coordinators see leader"]
-    assert not membership._metadata.is_cut_off
+def test_leader_resumes_without_the_store_when_all_in_sync_replicas_fetch_again(lease: LeaseFixture) -> None:
+    lease.check_at(9.0)
+    lease.check_at(10.5)
+    assert lease.calls == ["coordinators see follower"]
+    lease.check_at(11.0)
+    lease.partition.suspended = {2: 11.2}
+    lease.check_at(11.5)
+    assert lease.calls == ["coordinators see follower", "coordinators see leader"]
+    assert not lease._metadata.is_cut_off
 
 
-def test_leader_without_a_registration_does_not_resume(membership: MembershipFixture) -> None:
+def test_leader_without_a_registration_does_not_resume(lease: LeaseFixture) -> None:
     """The store can be reached, and says that others are elected."""
-    membership.check_at(10.5)
-    membership.registration.epoch = -1
-    membership.partition.suspended = {2: 11.2}
-    membership.check_at(11.5)
-    assert membership.calls == ["coordinators see follower"]
+    lease.check_at(10.5)
+    lease.registration.epoch = -1
+    lease.partition.suspended = {2: 11.2}
+    lease.check_at(11.5)
+    assert lease.calls == ["coordinators see follower"]
 
 
-def test_paused_leader_without_in_sync_followers_leads(membership: MembershipFixture) -> None:
+def test_paused_leader_without_in_sync_followers_leads(lease: LeaseFixture) -> None:
     """No other broker can have been elected."""
-    membership.partition.isr = membership.partition.maximal_isr = (1,)
-    membership.partition.followers = {}
-    membership.check_at(9.0)
-    membership.check_at(30.0)
-    assert membership.calls == []
+    lease.partition.isr = lease.partition.maximal_isr = (1,)
+    lease.partition.followers = {}
+    lease.check_at(9.0)
+    lease.check_at(30.0)
+    assert lease.calls == []
 
 
-def test_broker_with_an_unclean_log_does_not_lead_again(membership: MembershipFixture) -> None:
-    membership.check_at(11.0)
-    membership.state = replace(STATE, leader=NO_LEADER)
-    membership.registration.lease.until = 20.0
-    membership.check_at(12.0)
-    assert membership.partition.role is Role.FOLLOWER
+def test_broker_with_an_unclean_log_does_not_lead_again(lease: LeaseFixture) -> None:
+    lease.check_at(11.0)
+    lease.topic.partitions = (replace(STATE, unclean=(LogEnd(broker=1, last_epoch=3, end_offset=5),)),)
+    lease.registration.lease.until = 20.0
+    lease.check_at(12.0)
+    assert lease.partition.role is Role.FOLLOWER
 
 
 def test_broker_that_leaves_follows_no_partition(membership: MembershipFixture) -> None:
@@ -190,7 +222,7 @@ def test_broker_that_leaves_hands_each_topic_over_once(
 
     monkeypatch.setattr(membership._metadata, "write", write)
     monkeypatch.setattr(membership.registration, "announce_leave", announce_leave, raising=False)
-    membership._session_s, membership.controller = 6.0, SimpleNamespace(resign=resign)  # type: ignore[assignment]
+    membership.controller = SimpleNamespace(resign=resign)  # type: ignore[assignment]
     membership.fetchers = SimpleNamespace(stop=lambda: None)
     assert membership._may_control()
     asyncio.run(membership.leave())
@@ -201,15 +233,17 @@ def test_broker_that_leaves_hands_each_topic_over_once(
 def test_replicas_are_checked_and_reported_while_the_lease_is_valid(membership: MembershipFixture) -> None:
     calls = membership.calls
     membership.isr_changes = SimpleNamespace(check=lambda now: calls.append("ISR"))  # type: ignore[assignment]
-    membership._report_offline = lambda: calls.append("offline")  # type: ignore[method-assign]
-    membership._record_failed_dirs = lambda: calls.append("directories")  # type: ignore[method-assign]
+    reports: Any = SimpleNamespace(
+        report_logs=lambda: calls.append("offline"), report_directories=lambda: calls.append("directories")
+    )
+    membership._offline_reports = reports
     membership._sync_due = 100.0
     membership._replicas.complete_confirmed = lambda: calls.append("confirmed")
-    membership.since_boot = 9.0
+    membership.lease.since_boot = 9.0
     membership.check_replicas(9.0)
     assert calls == ["ISR", "offline", "directories"]
     calls.clear()
-    membership.monotonic = membership.since_boot = 11.0
+    membership.lease.monotonic = membership.lease.since_boot = 11.0
     membership.check_replicas(11.0)
     assert calls == ["coordinators see follower", "confirmed"]
 
@@ -221,21 +255,27 @@ def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -
         async def mark_offline(numbers: Any) -> None:
             written.append([f"{topic}-{number}" for topic in numbers for number in numbers[topic]])
 
+        class Reports(OfflineReports):
+            async def _mark_offline(self, runs: Any) -> None:
+                await mark_offline(runs)
+
         replicas: Any = membership._replicas
         replicas.storage = SimpleNamespace(offline={})
-        membership._tasks, membership._session_s, membership._is_reporting = Tasks(), 6.0, False
-        membership._mark_offline = mark_offline  # type: ignore[method-assign]
-        membership._failed_dirs = SimpleNamespace(run_of=lambda log: -1)  # type: ignore[assignment]
-        membership._report_offline()
-        assert not membership._is_reporting
+        failed_dirs: Any = SimpleNamespace(run_of=lambda log: -1)
+        reports = Reports(
+            metadata=membership._metadata, replicas=replicas, log_store=cast(Any, None), failed_dirs=failed_dirs,
+            tasks=Tasks(), monotonic=lambda: 0.0, is_alone=False,
+        )  # fmt: skip
+        reports.report_logs()
+        assert not reports._is_reporting
         replicas.storage.offline = [SimpleNamespace(name=("t", 0), log=None)]
-        membership._report_offline()
-        membership._report_offline()
+        reports.report_logs()
+        reports.report_logs()
         await asyncio.sleep(0)
         assert written == [["t-0"]]
-        membership._is_reporting = False
+        reports._is_reporting = False
         membership.view.topics["t"].partitions = (replace(STATE, isr=(2,), leader=2),)
-        membership._report_offline()
+        reports.report_logs()
         await asyncio.sleep(0)
         assert written == [["t-0"]], "the broker is not in the ISR any more"
 
@@ -244,48 +284,85 @@ def test_log_that_goes_offline_is_reported_once(membership: MembershipFixture) -
 
 def test_change_that_arrives_after_the_logs_are_closed_only_changes_the_view() -> None:
     topic = TopicView(name="t", topic_id=bytes(15) + b"x", partitions=(STATE,))
-    broker: Any = object.__new__(Broker)
-    broker.parts = SimpleNamespace(metadata=SimpleNamespace(view=ClusterView()))
-    broker._are_logs_closed = True
-    broker._changed([
-        Changed(topic_path("t"), Node(topic.assignment_json(), 0, 1)),
-        Changed(state_path("t"), Node(topic.state_json(), 0, 1)),
-    ])  # fmt: skip
-    assert list(broker.view.topics) == ["t"]
+    announced: list[ViewChanges] = []
+
+    class Listener(Component):
+        def on_view(self, changes: ViewChanges) -> None:
+            announced.append(changes)
+
+    components = Components()
+    components.begin([Listener()])
+    watchers: list[Watcher] = []
+
+    async def watch(prefix: str, watcher: Watcher) -> None:
+        watchers.append(watcher)
+
+    store: Any = SimpleNamespace(watch=watch)
+    metadata = ClusterMetadata(store, BrokerSettings.parse({}), cluster_id="cluster", new_id=lambda: bytes(16))
+    asyncio.run(metadata.follow(components.announce))
+    watchers[0]([Changed(topic_path("t"), Node(topic.assignment_json(), 0, 1))])
+    assert len(announced) == 1
+    components.note_closed_logs()
+    watchers[0]([Changed(state_path("t"), Node(topic.state_json(), 0, 1))])
+    assert list(metadata.view.topics) == ["t"] and len(announced) == 1
+
+
+def test_component_learns_of_changed_access_and_of_the_view_before_the_next_component() -> None:
+    calls: list[str] = []
+
+    class Listener(Component):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_access(self, changed: AccessChanges) -> None:
+            calls.append(f"{self.name}: access of {len(changed)}")
+
+        def on_view(self, changes: ViewChanges) -> None:
+            calls.append(f"{self.name}: view")
+
+    components = Components()
+    components.begin([Listener("partitions"), Component(), Listener("fetch")])
+    changes = ViewChanges(topics=[], broker_settings=False, brokers=False, controller=False)
+    components.announce(changes)
+    assert calls == ["partitions: view", "fetch: view"]
+    calls.clear()
+    components.announce(changes._replace(access=[Pattern(ResourceType.TOPIC, "t", PatternType.LITERAL)]))
+    assert calls == ["partitions: access of 1", "partitions: view", "fetch: access of 1", "fetch: view"]
 
 
 @pytest.mark.parametrize("completes", [True, False])
-def test_stop_waits_for_syncs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch, completes: bool) -> None:
+def test_stop_waits_for_syncs_but_not_for_ever(completes: bool) -> None:
     """A commit whose record is stored must not be refused because the broker stops before the sync completes."""
-    if not completes:
-        monkeypatch.setattr("ottla.broker.broker._WRITES_S", 0.05)
 
-    class Commits:
+    class Syncing:
         looks = 0
+
+        @property
+        def writers(self) -> Syncing:
+            return self
+
+        @property
+        def has_waiting(self) -> bool:
+            self.looks += 1
+            return not completes or self.looks < 4
+
+    class Commits(GroupCommit):
         written = False
+
+        def __init__(self) -> None:
+            self._waiting = {Syncing(): None}  # type: ignore[dict-item]
 
         def write_turn(self) -> None:
             self.written = True
 
-        @property
-        def has_waiting_writers(self) -> bool:
-            self.looks += 1
-            return not completes or self.looks < 4
-
-    async def main() -> Commits:
-        broker: Any = Broker.__new__(Broker)
-        commits = Commits()
-        broker._env = SimpleNamespace(loop=asyncio.get_running_loop())
-        broker.replicas = SimpleNamespace(commits=commits)
-        await broker._complete_writes()
-        return commits
-
-    commits = asyncio.run(main())
+    commits = Commits()
+    asyncio.run(commits.complete_writes(60 if completes else 0.05))
     assert commits.written
-    assert commits.looks == 4 or not completes
+    (syncing,) = commits._waiting
+    assert syncing.looks == 4 or not completes  # type: ignore[attr-defined]
 
 
-def test_broker_that_was_started_again_is_probed_with_its_new_registration(membership: MembershipFixture) -> None:
+def test_broker_that_was_started_again_is_probed_with_its_new_registration() -> None:
     """The view may show the new registration without the absence before it. An old one cannot be declared dead."""
     probed: list[tuple[int, int]] = []
 
@@ -298,21 +375,19 @@ def test_broker_that_was_started_again_is_probed_with_its_new_registration(membe
         await asyncio.Event().wait()
 
     async def run() -> None:
-        membership._probes, membership._tasks = {}, Tasks()
-        membership._probe = probe  # type: ignore[method-assign]
-        membership.controller = cast(Any, SimpleNamespace(is_active=True))
-        membership._loop = asyncio.get_running_loop()
+        probes = ProbesFixture()
+        probes._probe = probe  # type: ignore[method-assign]
         for seen in (view(b1=1, b2=2, b3=3), view(b1=1, b2=2, b3=9), view(b1=1, b3=9), view(b1=1, b2=12, b3=9)):
-            membership._probe_others(seen)
+            probes.follow(seen)
             await asyncio.sleep(0)
-        await membership._tasks.stop()
+        await probes._tasks.stop()
 
     asyncio.run(run())
     assert probed == [(2, 2), (3, 3), (3, 9), (2, 12)]
 
 
 def test_probe_of_a_broker_goes_on_after_an_unexpected_exception(
-    membership: MembershipFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(env_tasks, "RESTART_S", 0)
     endpoint = Endpoint("PLAINTEXT", "localhost", 9092)
@@ -330,14 +405,11 @@ def test_probe_of_a_broker_goes_on_after_an_unexpected_exception(
             opened_again.set()
             await asyncio.Future()
 
-        membership._probes, membership._tasks = {}, Tasks()
-        membership._clients = cast(Any, SimpleNamespace(open=open_connection))
-        membership.controller = cast(Any, SimpleNamespace(is_active=True))
-        membership._loop = asyncio.get_running_loop()
-        membership._probe_others(view)
+        probes = ProbesFixture(SimpleNamespace(open=open_connection))
+        probes.follow(view)
         async with asyncio.timeout(10):
             await opened_again.wait()
-        await membership._tasks.stop()
+        await probes._tasks.stop()
 
     asyncio.run(run())
     assert "probe broker 2" in caplog.text and "Traceback" in caplog.text

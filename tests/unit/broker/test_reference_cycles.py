@@ -11,6 +11,7 @@ import uvloop
 from tests.clauses.group_requests import become_stable, commit, consumer_join, join, leave
 
 from ottla.broker.broker import Broker
+from ottla.broker.environment import system_environment
 from ottla.model.settings import BrokerSettings
 from ottla.testing.raw import RawClient
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -27,7 +28,7 @@ async def _garbage() -> Counter[str]:
         settings = BrokerSettings.parse({
             "log.dirs": data, "listeners": "PLAINTEXT://127.0.0.1:0", "group.initial.rebalance.delay.ms": "0",
         })  # fmt: skip
-        broker = Broker(settings, loop=asyncio.get_running_loop())
+        broker = Broker(settings, system_environment(settings, asyncio.get_running_loop()))
         await broker.start()
         address = f"127.0.0.1:{broker.endpoints[0].port}"
         try:

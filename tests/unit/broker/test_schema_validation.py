@@ -14,6 +14,7 @@ from tests.unit.broker.memory_broker import MemoryBroker, MemoryTransport
 
 from ottla.broker.metadata.schema_settings import new_dead_letter_topic
 from ottla.broker.validation.dead_letters import DeadLetters
+from ottla.broker.validation.schema_lookup import SchemaLookups
 from ottla.client.async_connections import PeerUnreachable
 from ottla.client.registry import RegistryUnreachable
 from ottla.log.checkpoints import CLEAN_STOP
@@ -78,8 +79,8 @@ class Fixture:
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker
         self.registry = Registry()
-        assert broker.broker.parts is not None
-        broker.broker.parts.lookups._connect = lambda _: self.registry  # type: ignore[assignment, return-value]
+        (self.lookups,) = (each for each in broker.broker.components if isinstance(each, SchemaLookups))
+        self.lookups._connect = lambda _: self.registry  # type: ignore[assignment, return-value]
         self.root = broker.root
 
     async def create(
@@ -174,7 +175,7 @@ def test_id_that_is_registered_later_becomes_valid(tmp_path: Path) -> None:
     async def script(fixture: Fixture) -> None:
         assert (await fixture.produce(batch(NINE))).error_code == INVALID_RECORD
         fixture.registry.ids.add(9)
-        fixture.broker.broker.parts.lookups._unknown.clear()
+        fixture.lookups._unknown.clear()
         assert (await fixture.produce(batch(NINE))).error_code == 0
 
     run(tmp_path, script, "reject")
@@ -239,7 +240,7 @@ def test_batch_is_retried_while_the_registry_does_not_answer(tmp_path: Path, act
         result = await fixture.produce(batch(GOOD, sequence=0))
         assert result.error_code == TIMED_OUT
         assert result.error_message == "the records cannot be validated now: no registry"
-        fixture.registry.failure, fixture.broker.broker.parts.lookups._down_until = None, 0.0
+        fixture.registry.failure, fixture.lookups._down_until = None, 0.0
         # A later batch of the same producer must not be appended before the first one.
         assert (await fixture.produce(batch(GOOD, sequence=1))).error_code == OUT_OF_ORDER
         assert (await fixture.produce(batch(GOOD, sequence=0))).base_offset == 0

@@ -21,7 +21,7 @@ from ottla.broker.access.listener_security import ListenerSecurity
 from ottla.broker.access.peer_logins import Peers
 from ottla.broker.main import gather_settings
 from ottla.cli.connection import load_properties
-from ottla.cli.listeners import who_listens
+from ottla.cli.listeners import find_listener
 from ottla.model.settings import describe_broker
 
 SECRET = "canary-71f3"
@@ -50,7 +50,7 @@ def start(properties: dict[str, str], tmp_path: Path) -> None:
     """Do what a broker does with its settings before it listens."""
     file = tmp_path / "server.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    settings = gather_settings({}, str(file), str(tmp_path / "data"), (), None, None)
+    settings = gather_settings({}, config_file=str(file), data=str(tmp_path / "data"))
     parts: Any = {"loop": None, "server": None, "clock": None, "credentials": lambda mechanism: None}
     for endpoint in settings.endpoints:
         ListenerSecurity(endpoint.name, settings, secret=bytes, **parts)
@@ -116,7 +116,7 @@ def test_settings_show_no_secret() -> None:
         "remote.log.storage.manager.impl.prefix.key": SECRET,
         "kafka.metrics.reporters.auth": SECRET, "controller.quorum.password": SECRET,
     }  # fmt: skip
-    settings = gather_settings(given, None, None, (), None, None)
+    settings = gather_settings(given)
     assert SECRET not in f"{settings!r} {settings} {settings.listener_overrides!r} {settings.of_listener('SASL_SSL')!r}"
     entries = {entry.name: entry for entry in describe_broker(settings)}
     assert SECRET not in repr(entries)
@@ -141,5 +141,5 @@ def test_doctor_hides_secrets_in_the_command_line_of_a_process(tmp_path: Path) -
     (process / "cmdline").write_text(
         f"broker\0-Xsasl.jaas.config=a password={SECRET} b\0-X\0ssl.key.password={SECRET}\0"
     )
-    shown = who_listens(9092, str(tmp_path))
+    shown = find_listener(9092, str(tmp_path))
     assert shown is not None and "sasl.jaas.config=(hidden)" in shown and SECRET not in shown

@@ -101,6 +101,15 @@ class Coordinator:
         ])  # fmt: skip
 
 
+def no_replica(topic: str, number: int) -> None:
+    """Return that this broker has no replica of a partition."""
+
+
+def replicas_in(term: Term) -> Callable[[str, int], Any]:
+    """Return a function that finds a replica of each partition, in this term."""
+    return lambda topic, number: SimpleNamespace(topic_id=term.topic_id, leader_epoch=term.leader_epoch)
+
+
 class ProducerFixture(ManagerFixture):
     """A broker with one partition, and producers whose coordinator is elsewhere."""
 
@@ -108,7 +117,8 @@ class ProducerFixture(ManagerFixture):
         super().__init__(path)
         self.orders = self.add()
         self.coordinator = Coordinator()
-        self.checks = TransactionChecks(self.coordinator)
+        self.checks = TransactionChecks(self.coordinator, self.manager.find)
+        self.manager.referrers.append(self.checks)
         self.transactions: Any = SimpleNamespace(partition_for=lambda name: 0)
         self.api = ProduceApi(
             metadata=make_metadata(make_view()), replicas=self.manager, clock=self.clock, access=ALL_ALLOWED,
@@ -286,10 +296,30 @@ def test_marker_during_the_question_makes_the_answer_worthless(tmp_path: Path) -
     played(tmp_path, script)
 
 
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_partition_that_is_removed_during_the_question_has_no_verdict(tmp_path: Path, asks_again: bool) -> None:
+    """A question is asked again while the markers of the previous transaction are written."""
+
+    async def script(fixture: ProducerFixture) -> None:
+        fixture.coordinator.codes = [ErrorCode.CONCURRENT_TRANSACTIONS] if asks_again else []
+        fixture.coordinator.answering.clear()
+        await fixture.send(9)
+        fixture.manager.remove(fixture.orders, "unique")
+        fixture.manager.check_invariants()
+        fixture.coordinator.answering.set()
+        while len(fixture.coordinator.requests) <= asks_again:
+            await asyncio.sleep(0)
+            fixture.manager.check_invariants()
+        await settle()
+        assert await fixture.answer(9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    played(tmp_path, script)
+
+
 def test_verdict_holds_for_one_request_in_one_leader_epoch_and_for_its_producer() -> None:
     async def run() -> None:
-        checks = TransactionChecks(Coordinator())
         term = Term(b"topic", 3)
+        checks = TransactionChecks(Coordinator(), replicas_in(term))
         with checks.request() as request:
             await request.ask(COORDINATOR, "x", PRODUCER, {ORDERS: term}, verify_only=True)
             assert checks.verdict(ORDERS, Producer(1, 1), term) == ErrorCode.NOT_COORDINATOR
@@ -310,8 +340,8 @@ def test_verdict_holds_for_one_request_in_one_leader_epoch_and_for_its_producer(
 
 def test_end_of_a_request_leaves_the_verdict_of_a_later_request() -> None:
     async def run() -> None:
-        checks = TransactionChecks(Coordinator())
         term = Term(b"topic", 3)
+        checks = TransactionChecks(Coordinator(), replicas_in(term))
         with checks.request() as later:
             with checks.request() as earlier:
                 for request in (earlier, later):
@@ -448,7 +478,7 @@ def test_questions_of_many_producers_share_a_request() -> None:
     async def run() -> None:
         coordinator = Coordinator()
         coordinator.answering.clear()
-        checks = TransactionChecks(coordinator)
+        checks = TransactionChecks(coordinator, no_replica)
         ids = ["first", "a", "b", "b"]
         asked = [
             asyncio.ensure_future(checks.ask(COORDINATOR, each, PRODUCER, [ORDERS], verify_only=True)) for each in ids
@@ -475,7 +505,7 @@ class GroupsFixture:
         self.replica = SimpleNamespace(leader_epoch=4, topic_id=b"offsets")
         view = make_view()
         view.apply(topic_changes("orders", [partition(1, (1,))]))
-        self.checks = TransactionChecks(self.coordinator)
+        self.checks = TransactionChecks(self.coordinator, lambda topic, number: self.replica)
         self.apis = make_transaction_apis(
             metadata=make_metadata(view), checks=self.checks, groups=self,
             transactions=SimpleNamespace(partition_for=lambda name: 0),

@@ -11,7 +11,7 @@ from ottla.broker.metadata.access_nodes import LITERAL_ACLS, acl_path, acls_json
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.nodes import count_change
 from ottla.broker.metadata.store import Check, Create, Delete, Op, Put
-from ottla.broker.metadata.view import ClusterView, ViewChanges
+from ottla.broker.metadata.view import AccessChanges, ClusterView
 from ottla.broker.request import RequestContext
 from ottla.env.metrics import Page, label_text
 from ottla.model.errors import ErrorCode, InvalidRequest, KafkaError, PolicyViolation, Refused
@@ -68,9 +68,9 @@ class AclApis(Component):
             31: ServedApi(1, 3, self.delete_acls),
         }
 
-    def on_view(self, changes: ViewChanges) -> None:
+    def on_access(self, changed: AccessChanges) -> None:
         if (authorizer := self._access.authorizer) is not None:
-            for about in changes.access:
+            for about in changed:
                 if isinstance(about, Pattern):
                     authorizer.put(about, self._metadata.view.access.acls.get(about, ()))
 

@@ -95,9 +95,15 @@ class Authentication:
     """The logins of one listener."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, server: Server, clock: Clock, *, mechanisms: Mechanisms,
-        rules: LoginRules, handle_authenticated: Handler,
-    ) -> None:  # fmt: skip
+        self,
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        clock: Clock,
+        *,
+        mechanisms: Mechanisms,
+        rules: LoginRules,
+        handle_authenticated: Handler,
+    ) -> None:
         self._loop = loop
         self._server = server
         self._clock = clock
@@ -129,11 +135,11 @@ class Authentication:
         except (AuthenticationFailed, WireError, IndexError) as error:
             self._end(connection, error)
             return
-        slot = connection.reserve(api_key)
+        send = partial(_fill, connection.reserve(api_key), api_key, version, correlation_id)
         if api_key == SASL_HANDSHAKE:
-            self._handshake(connection, login, slot, request, version, correlation_id)
+            self._handshake(connection, login, request, version, send)
         else:
-            self._authenticate(connection, login, slot, request, version, correlation_id)
+            self._authenticate(connection, login, request, send)
 
     def handle_expired(
         self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int
@@ -152,11 +158,10 @@ class Authentication:
         connection.close()
 
     def _handshake(
-        self, connection: Connection, login: _Login, slot: Slot, request: Any, version: int, correlation_id: int
+        self, connection: Connection, login: _Login, request: Any, version: int, send: Callable[[Message], None]
     ) -> None:
         def answer(error_code: int) -> None:
-            message = SaslHandshakeResponse(error_code=error_code, mechanisms=list(self._mechanisms))
-            _fill(slot, SASL_HANDSHAKE, version, correlation_id, message)
+            send(SaslHandshakeResponse(error_code=error_code, mechanisms=list(self._mechanisms)))
 
         if login.exchange is not None or (login.is_session and login.expiry is None):
             answer(ErrorCode.ILLEGAL_SASL_STATE)
@@ -179,14 +184,14 @@ class Authentication:
         self._server.call_soon(connection.unmute)
 
     def _authenticate(
-        self, connection: Connection, login: _Login, slot: Slot, request: Any, version: int, correlation_id: int
+        self, connection: Connection, login: _Login, request: Any, send: Callable[[Message], None]
     ) -> None:
         def answer(token: bytes, error_code: int, lifetime_ms: int = 0) -> None:
             message = SaslAuthenticateResponse(
                 error_code=error_code, error_message=REFUSAL_TEXT if error_code else None, auth_bytes=token,
                 session_lifetime=lifetime_ms,
             )  # fmt: skip
-            _fill(slot, SASL_AUTHENTICATE, version, correlation_id, message)
+            send(message)
 
         if login.exchange is None:
             answer(b"", ErrorCode.ILLEGAL_SASL_STATE)
@@ -240,12 +245,18 @@ class Authentication:
 
         connection.on_close[give_up] = None
         connection.watch_peer()
-        future.add_done_callback(partial(self._computed, connection, login, answer, work, give_up))
+        future.add_done_callback(partial(self._computed, connection, login, answer=answer, work=work, give_up=give_up))
 
     def _computed(
-        self, connection: Connection, login: _Login, answer: Callable[..., None], work: Callable[[], bytes],
-        give_up: Callable[[], None], future: asyncio.Future[bytes],
-    ) -> None:  # fmt: skip
+        self,
+        connection: Connection,
+        login: _Login,
+        future: asyncio.Future[bytes],
+        *,
+        answer: Callable[..., None],
+        work: Callable[[], bytes],
+        give_up: Callable[[], None],
+    ) -> None:
         connection.on_close.pop(give_up, None)
         # The failure is taken in any case: the event loop logs failures that are not taken, and those without a limit.
         error = AuthenticationFailed(_LEFT) if future.cancelled() else future.exception()

@@ -52,11 +52,19 @@ class ListenerSecurity:
     """What one listener does with a connection before the dispatcher gets its requests."""
 
     def __init__(
-        self, name: str, settings: BrokerSettings, *, loop: asyncio.AbstractEventLoop, server: Server, clock: Clock,
-        credentials: Credentials, shapes: Callable[[Mechanism], Mapping[SaltShape, int]],
-        secret: Callable[[], bytes], tokens: Callable[[], Mapping[str, DelegationToken]],
+        self,
+        name: str,
+        settings: BrokerSettings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        clock: Clock,
+        credentials: Credentials,
+        shapes: Callable[[Mechanism], Mapping[SaltShape, int]],
+        secret: Callable[[], bytes],
+        tokens: Callable[[], Mapping[str, DelegationToken]],
         works: Callable[[], Mapping[Work, int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raise StartError, which says what to change, if a certificate or a login module is missing or wrong.
 
         ``secret`` makes the salts of users that do not exist, and ``shapes`` returns what those of known users look

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from ottla.broker.access.listener_security import ListenerSecurity, insecure_listeners
 from ottla.broker.access.peer_logins import Peers
 from ottla.broker.access.throttling import Throttling
 from ottla.broker.component import Component
-from ottla.broker.metadata.view import ClusterView, ViewChanges
+from ottla.broker.environment import Environment
+from ottla.broker.metadata.view import ClusterView
 from ottla.client.async_connections import PLAIN, PeerSecurity
-from ottla.env.clock import Clock
 from ottla.env.metrics import Page, label_text
 from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
-from ottla.model.types import Endpoint
-from ottla.net.network import Listener, Network
+from ottla.model.types import Endpoint, FrameBuffer
+from ottla.net.connection import Connection, Handler
+from ottla.net.network import Listener
 from ottla.net.server import ConnectionLimits, Server
 
+log = logging.getLogger(__name__)
+
 _ANY_HOST = ("", "0.0.0.0", "::")
+
+
+class FrameHandler(Protocol):
+    """Handles the frames of one listener."""
+
+    #: handles a login of a client that is authenticated already; None if the listener has no logins
+    handle_login: Handler | None
+
+    def handle(self, connection: Connection, buffer: FrameBuffer, view: memoryview, start: int, end: int, /) -> None:
+        """Handle the frame ``buffer[start:end]``."""
 
 
 class Listening(Component):
@@ -29,9 +43,7 @@ class Listening(Component):
         self,
         settings: BrokerSettings,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        network: Network,
+        environment: Environment,
         server: Server,
         throttling: Throttling,
         view: Callable[[], ClusterView],
@@ -40,15 +52,15 @@ class Listening(Component):
     ) -> None:
         """Read keys and certificates. Raise StartError."""
         self._started_settings = settings
-        self._network = network
+        self._network = environment.network
         self._server = server
         self._throttling = throttling
         self._current_settings = current_settings
         #: the listeners that everybody in the network can reach without encryption
-        self.insecure = insecure_listeners(settings)
+        self._insecure = insecure_listeners(settings)
         self.security = {
             endpoint.name: ListenerSecurity(
-                endpoint.name, settings, loop=loop, server=server, clock=clock,
+                endpoint.name, settings, loop=environment.loop, server=server, clock=environment.clock,
                 credentials=lambda mechanism: lambda name: view().access.credentials.get(name, {}).get(mechanism),
                 shapes=lambda mechanism: view().access.shapes[mechanism],
                 secret=secret, tokens=lambda: view().access.tokens, works=lambda: view().access.works,
@@ -83,6 +95,18 @@ class Listening(Component):
             )
             self.bound.append((endpoint._replace(port=listener.port), listener))
 
+    async def accept(self, handlers: Mapping[str, FrameHandler]) -> list[Endpoint]:
+        """Accept connections, whose frames the handler of their listener gets. Return the addresses."""
+        for endpoint, listener in self.bound:
+            frames, secured = handlers[endpoint.name], self.security[endpoint.name]
+            handler = secured.handler(frames.handle)
+            if secured.is_sasl:
+                frames.handle_login = handler
+            await self._server.start(listener, handler, endpoint.name, tls=secured.tls, begin=secured.begin)
+        for each in self._insecure:
+            log.warning("listener is open to all machines of the network listener=%s", each)
+        return [endpoint for endpoint, _ in self.bound]
+
     def close(self) -> None:
         """Listen no longer, after a start that failed."""
         for _, listener in self.bound:
@@ -102,11 +126,7 @@ class Listening(Component):
     def peer_security(self) -> PeerSecurity:
         return PLAIN if self._peers is None else self._peers.security
 
-    def on_view(self, changes: ViewChanges) -> None:
-        if changes.broker_settings:
-            self.apply_limits()
-
-    def apply_limits(self) -> None:
+    def on_settings(self) -> None:
         settings = self._current_settings()
         self._server.limit_connections(connection_limits(settings))
         self._throttling.limit_connections(*_connection_rates(settings))

@@ -204,9 +204,15 @@ class Access:
         self.refused: Counter[tuple[int, ResourceType]] = Counter()
 
     def may(
-        self, connection: Connection, api_key: int, resource: ResourceType, name: str, purpose: str = "", *,
+        self,
+        connection: Connection,
+        api_key: int,
+        resource: ResourceType,
+        name: str,
+        purpose: str = "",
+        *,
         quiet: bool = False,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Return whether this API may be used with a resource.
 
         ``quiet`` does not log and count a denial, because nothing is refused: the name is left out, or another right is

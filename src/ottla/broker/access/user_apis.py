@@ -13,7 +13,7 @@ from ottla.broker.metadata.access_nodes import CLIENTS, IPS, USERS, credentials_
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.nodes import config_json
 from ottla.broker.metadata.store import Check, Create, Op, Put
-from ottla.broker.metadata.view import ClusterView, ViewChanges
+from ottla.broker.metadata.view import AccessChanges, ClusterView
 from ottla.broker.request import RequestContext
 from ottla.env.deferred import between_slices
 from ottla.env.metrics import Page, label_text
@@ -92,8 +92,8 @@ class UserApis(Component):
             51: ServedApi(0, 0, self.alter_user_scram_credentials),
         }
 
-    def on_view(self, changes: ViewChanges) -> None:
-        for about in changes.access:
+    def on_access(self, changed: AccessChanges) -> None:
+        for about in changed:
             if isinstance(about, Entity):
                 self._throttling.put(about, quotas_in(self._metadata.view.access.configs.get(about, {})))
 
