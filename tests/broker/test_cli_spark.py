@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ottla.cli.spark import command
+from ottla.cli.main import main
 from ottla.client.cluster import Cluster
 from ottla.model.types import TopicPartition
 from ottla.testing.raw import batch_of
@@ -31,7 +31,7 @@ def test_repair_shows_the_plan_and_changes_the_checkpoint_only_with_execute(ottl
     (tmp_path / "commits" / "0").write_text("v1\n{}")
 
     def repair(*words: str) -> Result:
-        return CliRunner().invoke(command, ["repair", str(tmp_path), "-b", ottla_broker.bootstrap, *words])
+        return CliRunner().invoke(main, ["spark", "repair", str(tmp_path), "-b", ottla_broker.bootstrap, *words])
 
     undecided = repair()
     assert undecided.exit_code == 1 and "choose --to earliest or --to latest" in undecided.stderr
@@ -49,5 +49,5 @@ def test_repair_shows_the_plan_and_changes_the_checkpoint_only_with_execute(ottl
     assert (tmp_path / "offsets" / "0").read_text() == before.replace('"0":9', '"0":3')
     again = repair("--to", "latest", "--execute")
     assert again.exit_code == 0 and "nothing to repair" in again.stderr
-    elsewhere = CliRunner().invoke(command, ["repair", str(tmp_path / "nowhere"), "-b", ottla_broker.bootstrap])
+    elsewhere = CliRunner().invoke(main, ["spark", "repair", str(tmp_path / "nowhere"), "-b", ottla_broker.bootstrap])
     assert elsewhere.exit_code == 1 and "has no offsets of a batch" in elsewhere.stderr

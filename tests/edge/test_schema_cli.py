@@ -74,6 +74,13 @@ def test_incompatible_schema_is_reported_with_exit_code_1(registry: RegistryProc
     assert "40901" in failed.output
 
 
+def test_check_reports_that_a_subject_has_no_versions(registry: RegistryProcess, files: dict[str, str]) -> None:
+    found = run(registry, "check", "misspelled", files["first"])
+    assert (found.exit_code, found.output) == (0, "compatible: misspelled has no versions yet\n")
+    found = run(registry, "check", "misspelled", files["first"], "-o", "json")
+    assert json.loads(found.output) == {"subject": "misspelled", "is_compatible": True, "messages": []}
+
+
 def test_level_and_mode_are_shown_and_changed(registry: RegistryProcess) -> None:
     assert run(registry, "config").output.splitlines()[1].split() == ["<global>", "BACKWARD"]
     assert run(registry, "config", "s", "--set", "full").output.splitlines()[1].split() == ["s", "FULL"]

@@ -1,5 +1,5 @@
-"""cli: the `ottla` command. One file per noun; `cluster.py` alone knows the Kafka client.
+"""cli: the `ottla` command. Each command has a file; `cluster.py` is the only one that uses the Kafka client.
 
-Knows: a cluster over the wire, and for `ottla log` the files of ottla.log. Never: a running broker's insides.
-Only click is imported before a verb runs, so that help and completion answer at once.
+May use a cluster through its protocol and, for `ottla log`, the files of a log; never the state of a running broker.
+Only click is imported before a command runs, so that help and completion answer at once.
 """

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
+from ottla.cli.options import Decorator, gathered_options
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.security.acls import ANY_NAME, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _COLUMNS = (
     Column("RESOURCE", "resource_type"),
@@ -40,14 +38,14 @@ _READ, _WRITE, _DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 
 
 class Resource(NamedTuple):
-    """A resource, or the pattern of resources, that the flags name; None stands for all of the type."""
+    """A resource, or a pattern of resources, from the options; None stands for all of the type."""
 
     resource_type: ResourceType
     name: str | None
 
 
 class Resources(NamedTuple):
-    """The resources that the flags name."""
+    """The resources from the options."""
 
     named: tuple[Resource, ...]
     pattern_type: PatternType
@@ -78,87 +76,67 @@ class Acl(NamedTuple):
 
 @click.group("acl")
 def command() -> None:
-    """Manage who may do what: the ACLs of the cluster."""
+    """List, add and remove ACLs: which principals may do what."""
 
 
-def _resource_options(patterns: Sequence[str]) -> Callable[[_Function], _Function]:
-    """Add the flags that name resources; the function gets ``resources``."""
+def _resources(
+    *,
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    cluster: bool,
+    transactional_ids: tuple[str, ...],
+    tokens: tuple[str, ...],
+    users: tuple[str, ...],
+    pattern: str,
+    prefixed: bool,
+) -> Resources:
+    names = {
+        ResourceType.TOPIC: topics, ResourceType.GROUP: groups, ResourceType.CLUSTER: (CLUSTER_NAME,) * cluster,
+        ResourceType.TRANSACTIONAL_ID: transactional_ids, ResourceType.DELEGATION_TOKEN: tokens,
+        ResourceType.USER: users,
+    }  # fmt: skip
+    named = tuple(Resource(resource_type, name) for resource_type, given in names.items() for name in given)
+    return Resources(named, PatternType.PREFIXED if prefixed else PatternType[pattern.upper()])
 
-    def decorate(function: _Function) -> _Function:
-        @click.option(
-            "--topic",
-            "topics",
-            metavar="TOPIC",
-            multiple=True,
-            type=TOPIC_NAME,
+
+def _resource_options(patterns: Sequence[str]) -> Decorator:
+    """Add the options that name resources; the command gets ``resources``."""
+    return gathered_options(
+        "resources",
+        _resources,
+        click.option(
+            "--topic", "topics", metavar="TOPIC", multiple=True, type=TOPIC_NAME,
             help="A topic, or * for all. Repeatable.",
-        )
-        @click.option(
-            "--group",
-            "groups",
-            metavar="GROUP",
-            multiple=True,
-            type=GROUP_NAME,
+        ),
+        click.option(
+            "--group", "groups", metavar="GROUP", multiple=True, type=GROUP_NAME,
             help="A consumer group, or * for all. Repeatable.",
-        )
-        @click.option("--cluster", is_flag=True, help="The cluster itself.")
-        @click.option(
-            "--transactional-id",
-            "transactional_ids",
-            metavar="ID",
-            multiple=True,
+        ),
+        click.option("--cluster", is_flag=True, help="The cluster itself."),
+        click.option(
+            "--transactional-id", "transactional_ids", metavar="ID", multiple=True,
             help="A transactional id, or * for all. Repeatable.",
-        )
-        @click.option(
-            "--delegation-token",
-            "tokens",
-            metavar="ID",
-            multiple=True,
+        ),
+        click.option(
+            "--delegation-token", "tokens", metavar="ID", multiple=True,
             help="A delegation token, or * for all. Repeatable.",
-        )
-        @click.option(
-            "--user-principal",
-            "users",
-            metavar="PRINCIPAL",
-            multiple=True,
-            help="A user whose delegation tokens are meant, such as User:alice. Repeatable.",
-        )
-        @click.option(
-            "--resource-pattern-type",
-            "pattern",
-            type=click.Choice(patterns, case_sensitive=False),
-            default="literal",
-            show_default=True,
-            help="How names are meant.",
-        )
-        @click.option(
+        ),
+        click.option(
+            "--user-principal", "users", metavar="PRINCIPAL", multiple=True,
+            help="A user, for ACLs on the delegation tokens of this user, such as User:alice. Repeatable.",
+        ),
+        click.option(
+            "--resource-pattern-type", "pattern", type=click.Choice(patterns, case_sensitive=False),
+            default="literal", show_default=True, help="How names are compared with the names of resources.",
+        ),
+        click.option(
             "--prefixed", is_flag=True, help="The same as --resource-pattern-type prefixed: names are prefixes."
-        )
-        @functools.wraps(function)
-        def with_resources(*args: Any, **options: Any) -> Any:
-            return function(*args, resources=_take_resources(options), **options)
-
-        return with_resources  # type: ignore[return-value]
-
-    return decorate
-
-
-def _take_resources(options: dict[str, Any]) -> Resources:
-    """Return the resources that the options name, and remove these options."""
-    named = (
-        *(Resource(ResourceType.TOPIC, each) for each in options.pop("topics")),
-        *(Resource(ResourceType.GROUP, each) for each in options.pop("groups")),
-        *([Resource(ResourceType.CLUSTER, CLUSTER_NAME)] if options.pop("cluster") else []),
-        *(Resource(ResourceType.TRANSACTIONAL_ID, each) for each in options.pop("transactional_ids")),
-        *(Resource(ResourceType.DELEGATION_TOKEN, each) for each in options.pop("tokens")),
-        *(Resource(ResourceType.USER, each) for each in options.pop("users")),
-    )
-    pattern, is_prefixed = options.pop("pattern"), options.pop("prefixed")
-    return Resources(named, PatternType.PREFIXED if is_prefixed else PatternType[pattern.upper()])
+        ),
+    )  # fmt: skip
 
 
 class Rights(NamedTuple):
-    """Who gets which rights, as the flags of add and remove say it."""
+    """The options of add and remove: principals, hosts and operations."""
 
     allowed: tuple[str, ...]
     denied: tuple[str, ...]
@@ -181,71 +159,6 @@ class Rights(NamedTuple):
             yield from ((permission, principal, host) for principal in principals for host in hosts or (ANY_NAME,))
 
 
-def _rights_options(function: _Function) -> _Function:
-    """Add the flags that name principals, hosts and operations; the function gets ``rights``."""
-
-    @click.option(
-        "--allow-principal",
-        "allowed",
-        metavar="PRINCIPAL",
-        multiple=True,
-        callback=_principals,
-        help="Who may, such as User:alice; User:* is everybody. Repeatable.",
-    )
-    @click.option(
-        "--deny-principal",
-        "denied",
-        metavar="PRINCIPAL",
-        multiple=True,
-        callback=_principals,
-        help="Who may not. Denials win. Repeatable.",
-    )
-    @click.option(
-        "--allow-host", "allowed_hosts", metavar="IP", multiple=True, help="From which address they may.  [default: *]"
-    )
-    @click.option(
-        "--deny-host",
-        "denied_hosts",
-        metavar="IP",
-        multiple=True,
-        help="From which address they may not.  [default: *]",
-    )
-    @click.option(
-        "--operation",
-        "operations",
-        type=click.Choice(list(_OPERATIONS), case_sensitive=False),
-        multiple=True,
-        help="What they may or may not do. Repeatable.  [default: All]",
-    )
-    @click.option(
-        "--producer",
-        is_flag=True,
-        help="What a producer needs: Write, Describe and Create on --topic, Write and Describe on --transactional-id.",
-    )
-    @click.option(
-        "--consumer", is_flag=True, help="What a consumer needs: Read and Describe on --topic, Read on --group."
-    )
-    @click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster.")
-    @functools.wraps(function)
-    def with_rights(
-        *args: Any,
-        allowed: tuple[str, ...],
-        denied: tuple[str, ...],
-        allowed_hosts: tuple[str, ...],
-        denied_hosts: tuple[str, ...],
-        operations: tuple[str, ...],
-        producer: bool,
-        consumer: bool,
-        idempotent: bool,
-        **kwargs: Any,
-    ) -> Any:
-        wanted = tuple(_OPERATIONS[each] for each in operations)
-        rights = Rights(allowed, denied, allowed_hosts, denied_hosts, wanted, producer, consumer, idempotent)
-        return function(*args, rights=rights, **kwargs)
-
-    return with_rights  # type: ignore[return-value]
-
-
 def _principals(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         kind, colon, rest = name.partition(":")
@@ -254,7 +167,43 @@ def _principals(ctx: click.Context, parameter: click.Parameter, names: tuple[str
     return names
 
 
-# -- verbs ------------------------------------------------------------------------------------------------------------
+#: the options that name principals, hosts and operations; the command gets `rights`
+_rights_options = gathered_options(
+    "rights",
+    Rights,
+    click.option(
+        "--allow-principal", "allowed", metavar="PRINCIPAL", multiple=True, callback=_principals,
+        help="Principal that is allowed, such as User:alice; User:* is every user. Repeatable.",
+    ),
+    click.option(
+        "--deny-principal", "denied", metavar="PRINCIPAL", multiple=True, callback=_principals,
+        help="Principal that is denied, also where another ACL allows it. Repeatable.",
+    ),
+    click.option(
+        "--allow-host", "allowed_hosts", metavar="IP", multiple=True,
+        help="Address from which the principals are allowed.  [default: *]",
+    ),
+    click.option(
+        "--deny-host", "denied_hosts", metavar="IP", multiple=True,
+        help="Address from which the principals are denied.  [default: *]",
+    ),
+    click.option(
+        "--operation", "operations", type=click.Choice(list(_OPERATIONS), case_sensitive=False), multiple=True,
+        callback=lambda ctx, parameter, titles: tuple(_OPERATIONS[title] for title in titles),
+        help="Operation that is allowed or denied. Repeatable.  [default: All]",
+    ),
+    click.option(
+        "--producer", is_flag=True,
+        help="What a producer needs: Write, Describe and Create on --topic, Write and Describe on --transactional-id.",
+    ),
+    click.option(
+        "--consumer", is_flag=True, help="What a consumer needs: Read and Describe on --topic, Read on --group."
+    ),
+    click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster."),
+)  # fmt: skip
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
 
 
 @command.command("list")
@@ -270,9 +219,10 @@ def _principals(ctx: click.Context, parameter: click.Parameter, names: tuple[str
 @connection_options
 @output_option(*_FORMATS)
 def list_acls(resources: Resources, principals: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
-    """List ACLs: all, or those of the resources that are named.
+    """List ACLs: all, or those of the given resources.
 
-    With --resource-pattern-type match, the ACLs that decide about a resource: those of its name, of * and of prefixes.
+    --resource-pattern-type match lists all ACLs that apply to a resource: those of its name, of a prefix of its name,
+    and of *.
     """
     from ottla.cli.acl_requests import describe
 
@@ -292,7 +242,7 @@ def list_acls(resources: Resources, principals: tuple[str, ...], connection: Clu
 @connection_options
 @output_option(*_FORMATS)
 def add(resources: Resources, rights: Rights, connection: ClusterOptions, output: str) -> None:
-    """Add ACLs for the resources that are named. ACLs that exist already are no error.
+    """Add ACLs for the given resources. An ACL that exists already is not an error.
 
     \b
     ottla acl add --topic orders --allow-principal User:alice --operation Read
@@ -319,7 +269,7 @@ def add(resources: Resources, rights: Rights, connection: ClusterOptions, output
 @connection_options
 @output_option(*_FORMATS)
 def remove(resources: Resources, rights: Rights, force: bool, connection: ClusterOptions, output: str) -> None:
-    """Remove ACLs of the resources that are named: those that the flags describe, or all of them."""
+    """Remove ACLs of the given resources: those with the given principals and operations, or all."""
     from ottla.cli.acl_requests import delete
 
     subjects: list[tuple[Permission, str | None, str | None]] = list(rights.subjects())
@@ -340,7 +290,7 @@ def remove(resources: Resources, rights: Rights, force: bool, connection: Cluste
 def _targets(
     resources: Resources, rights: Rights, default: Operation = Operation.ALL
 ) -> list[tuple[ResourceType, str | None, PatternType, Operation]]:
-    """Return resources and operations. Raise UsageError if the flags contradict each other."""
+    """Return resources and operations. Raise UsageError for contradicting options."""
     if not resources.named:
         raise click.UsageError("name a resource: --topic, --group, --cluster, --transactional-id, ...")
     if rights.idempotent and not rights.producer:
@@ -357,7 +307,7 @@ def _targets(
 
 
 def _role_targets(resources: Resources, rights: Rights) -> list[tuple[Resource, Operation]]:
-    """Return what producers and consumers need. Raise UsageError."""
+    """Return the operations that producers and consumers need. Raise UsageError for contradicting options."""
     if rights.operations or rights.denied:
         raise click.UsageError(
             "--producer and --consumer stand for operations to allow; leave out --operation and --deny-principal"

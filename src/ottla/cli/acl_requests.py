@@ -1,4 +1,4 @@
-"""The requests of `ottla acl`. Verbs import this file when they run."""
+"""The requests of `ottla acl`. Commands import this file when they run."""
 
 from __future__ import annotations
 

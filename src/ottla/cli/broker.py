@@ -56,7 +56,7 @@ def command(
     """
     from ottla.broker.main import run_broker
 
-    # A file may name its own directories and listeners; the defaults stand in only where nothing does.
+    # The defaults are for a broker whose directories and listeners neither a file nor -X sets.
     if config_file is None:
         named = {"log.dir", "log.dirs"} & properties.keys()
         data = data if data is not None or named else DATA_DEFAULT

@@ -42,7 +42,7 @@ def command() -> None:
 @click.option("--data", metavar="DIR", type=_DIRECTORY, help="Show the certificates of 'ottla security init'.")
 @output_option(TABLE, JSON, YAML)
 def show(files: tuple[Path, ...], data: Path | None, output: str) -> None:
-    """Print the names, the issuer and the end of certificates in PEM files. Keys in them are not shown."""
+    """Print the names, the issuer and the expiry of certificates in PEM files. Keys are not shown."""
     found = [*files, *(sorted((data / "tls").glob("*.pem")) if data is not None else [])]
     if not found:
         raise click.UsageError("name a FILE, or a directory with --data")
@@ -65,19 +65,15 @@ def issue(
     """
     from ottla.cli.security_files import check_name, load_authority, write_new
     from ottla.security.authority import issue as issue_certificate
-    from ottla.security.errors import SecurityConfigError
 
     if for_broker and not hosts:
         raise click.UsageError("--broker needs the names by which clients reach the broker, each with --host")
     path = data / "tls" / f"{name}.pem"
-    try:
-        check_name(name)
-        pair = issue_certificate(
-            load_authority(data, authority_key), name, hosts=hosts, for_broker=for_broker, now=_now(), days=days
-        )  # fmt: skip
-        write_new(path, pair.key + pair.certificates, 0o600)
-    except SecurityConfigError as error:
-        raise Failure(str(error)) from None
+    check_name(name)
+    pair = issue_certificate(
+        load_authority(data, authority_key), name, hosts=hosts, for_broker=for_broker, now=_now(), days=days
+    )
+    write_new(path, pair.key + pair.certificates, 0o600)
     click.echo(f"created {path}, valid until {(_now() + datetime.timedelta(days=days)):%Y-%m-%d}")
 
 
@@ -99,7 +95,7 @@ def renew(names: tuple[str, ...], data: Path, authority_key: Path | None, days: 
     for name in names:
         path = data / "tls" / f"{name}.pem"
         if not path.exists() or name == "ca":
-            raise NotFound(f"{path} is no certificate that can be renewed; see 'ottla cert show --data {data}'")
+            raise NotFound(f"{path} is not a certificate that can be renewed; see 'ottla cert show --data {data}'")
         try:
             old = describe(path.read_bytes())[0]
             pair = issue_certificate(

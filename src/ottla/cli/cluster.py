@@ -1,4 +1,4 @@
-"""The command line's client of a cluster: topics, offsets, groups, settings, and any other request.
+"""The client of a cluster that commands use: topics, offsets, groups, settings, and any other request.
 
 Commands import this file when they run. It uses `ottla.client`; only producers and consumers come from librdkafka, see
 `cli/records.py`. Every error is raised as a `Failure` with its exit code.
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 import click
 
-from ottla.cli import group_requests, interrupts, outages
+from ottla.cli import config_requests, group_requests, interrupts, outages
+from ottla.cli.config_requests import Change, Scope
 from ottla.cli.connection import ClusterOptions, split_addresses
 from ottla.cli.error_codes import GROUP_ACTIVE, TryAgain, check, failure_of, no_such_topic, unreachable
 from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.group_state import GroupListing, GroupState
 from ottla.cli.output import shown
 from ottla.cli.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
-from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
+from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, only_row
 from ottla.client.connection import VERSION_MAX
 from ottla.client.errors import (
     BrokerError,
@@ -41,12 +42,6 @@ from ottla.wire import Message as Request
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
-from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from ottla.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.metadata import MetadataResponse
 
@@ -54,34 +49,19 @@ if TYPE_CHECKING:
     from ottla.cli.records import Properties, Reader, Writer
 
 _CLIENT_ID = "ottla-cli"
-#: limit for an attempt to connect to one address, whatever --timeout allows for the whole
+#: limit for a connection to one address; --timeout is the limit for all of them
 _CONNECT_S_MAX = 3.0
-#: pause before a request is repeated
-_AGAIN_S = 0.1
+#: pause before a retry
+_RETRY_S = 0.1
 _AWAIT_S = 0.05
-#: limit for the metadata that explain why another request was not completed
+#: limit for a metadata request that finds the reason why another request was not completed
 _EXPLAIN_S_MAX = 5.0
 #: the first version of CreateTopics in which -1 stands for the defaults of the broker
 _CREATE_TOPICS_MIN = 4
 #: later versions of DeleteTopics have another field for the names
 _DELETE_TOPICS_MAX = 5
-#: the first version of DescribeConfigs with the sources of settings
-_DESCRIBE_CONFIGS_MIN = 1
-_SET, _DELETE = 0, 1
-#: Kafka's numbers of the resources that have settings
-_RESOURCE_TYPES = {"topic": 2, "broker": 4}
-_SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    8: "GROUP_CONFIG",
-}
-_DEFAULT_SOURCE = 5
 _MOMENTS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": -3}
 
-Scope = Literal["topic", "broker"]
 _T = TypeVar("_T")
 
 
@@ -107,12 +87,12 @@ def connect(connection: ClusterOptions) -> ClusterClient:
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a property concerns `ottla.client`. All others are those of librdkafka alone."""
+    """Return whether `ottla.client` uses this property. Only librdkafka uses the others."""
     return name in PROPERTIES or name.startswith(("security.", "ssl.", "sasl."))
 
 
 def _refused(connection: ClusterOptions) -> NotHealthy | None:
-    """Return the failure of a cluster none of whose bootstrap servers accepts a connection; None if one does."""
+    """Return a failure if no bootstrap server accepts a connection, else None."""
     addresses = split_addresses(connection.bootstrap)
     refusals = {refusal(host, port, connection.timeout_s) for host, port in addresses}
     return None if None in refusals else unreachable(connection.bootstrap, "; ".join(sorted(map(str, refusals))))
@@ -131,6 +111,8 @@ def refusal(host: str, port: int, timeout_s: float) -> str | None:
         return "no answer to the connection attempt"
     except OSError as error:
         return str(error.strerror or error).lower()
+    except (ValueError, OverflowError) as error:  # no host can have this name, or no listener this port
+        return str(error)
     return None
 
 
@@ -176,16 +158,16 @@ class ClusterClient:
         """Return the reply of any broker that can be reached."""
         return self._call(lambda: self._cluster.ask_any(request, version_min=version_min))
 
-    def until_settled(self, question: Callable[[], _T]) -> _T:
-        """Return what `question` returns. Repeat it while it raises TryAgain, for up to --timeout."""
+    def retry_transient(self, request: Callable[[], _T]) -> _T:
+        """Return what `request` returns. Repeat it while it raises TryAgain, for up to --timeout."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return question()
+                return request()
             except TryAgain:
-                if time.monotonic() + _AGAIN_S >= deadline:
+                if time.monotonic() + _RETRY_S >= deadline:
                     raise
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     # Metadata
 
@@ -210,7 +192,7 @@ class ClusterClient:
             raise outages.unknown_broker(broker_id, known)
 
     def coordinators(self, kind: CoordinatorType, keys: Iterable[str]) -> dict[str, Node]:
-        """Return the broker that coordinates each of these groups or transactional ids."""
+        """Return the coordinator of each of these groups or transactional ids."""
         return self._call(lambda: self._cluster.coordinators(kind, keys, time.monotonic() + self._timeout_s))
 
     # Topics
@@ -218,8 +200,8 @@ class ClusterClient:
     def topics(self, timeout_s: float | None = None) -> dict[str, TopicState]:
         """Return all topics by name."""
         rows = sorted(self.metadata(timeout_s=timeout_s).topics, key=lambda row: row.name or "")
-        # Not the flag of the broker: names that start with two underscores are internal by convention.
-        return {row.name or "": _topic_state(row, internal=(row.name or "").startswith("__")) for row in rows}
+        # By convention, and not by the flag of the broker: names that start with two underscores are internal.
+        return {row.name or "": topic_state_of(row, internal=(row.name or "").startswith("__")) for row in rows}
 
     def topic(self, name: str) -> TopicState:
         """Return a topic. Raise NotFound."""
@@ -233,13 +215,13 @@ class ClusterClient:
         rows = {row.name: row for row in self._call(lambda: self._named(names)).topics}
         for name in names:
             check(rows[name].error_code, f"topic {name}", topic=name)
-        return [_topic_state(rows[name], internal=rows[name].is_internal) for name in names]
+        return [topic_state_of(rows[name], internal=rows[name].is_internal) for name in names]
 
     def _named(self, names: Sequence[str]) -> MetadataResponse:
         return self._cluster.metadata(names, time.monotonic() + self._timeout_s)
 
     def await_topics(self, names: Collection[str]) -> None:
-        """Wait until the metadata show these topics with leaders: some brokers complete CreateTopics before that."""
+        """Wait until the metadata has leaders for these topics: some brokers complete CreateTopics before that."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             known = self.topics()
@@ -277,7 +259,7 @@ class ClusterClient:
     def create_partitions(self, name: str, total: int, *, dry_run: bool) -> None:
         topic = CreatePartitionsTopic(name=name, count=total, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout=self._broker_timeout_ms, validate_only=dry_run)
-        (row,) = self._change(f"topic {name}", request).results
+        row = self._only_row(self._change(f"topic {name}", request).results)
         check(row.error_code, f"topic {name}", row.error_message, topic=name)
 
     def _change(self, subject: str, request: Request, version_min: int = 0, *, version_max: int = VERSION_MAX) -> Any:
@@ -310,7 +292,7 @@ class ClusterClient:
         if not wanted:
             return {}
         isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
-        # A cluster that answers other requests names the partition, if there is only one.
+        # A single partition is named in error messages.
         subject = str(next(iter(wanted))) if len(wanted) == 1 else "offsets"
         rows = self._call(lambda: self._cluster.list_offset_rows(wanted, isolation=isolation), subject)
         return {
@@ -340,7 +322,7 @@ class ClusterClient:
     # Groups
 
     def groups(self) -> tuple[list[GroupListing], list[Failure]]:
-        """Return the consumer groups that were found, and why others may be missing.
+        """Return the consumer groups, and the reasons why the list may not be complete.
 
         Groups of other kinds, such as those of Kafka Connect, are not among them.
         """
@@ -362,7 +344,7 @@ class ClusterClient:
         return [found[name] for name in sorted(found)], failures + refused
 
     def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
-        """Return these groups. A group that does not exist is among them; its `exists` is false."""
+        """Return a state for each name, with `exists` false if there is no such group."""
         return [self._at_coordinator(name, group_requests.describe) for name in names]
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
@@ -372,10 +354,14 @@ class ClusterClient:
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Failure]:
         """Commit offsets of a group without members. Return the failures of the partitions that were refused."""
         codes = self._at_coordinator(group, lambda cluster, name: group_requests.commit(cluster, name, offsets))
-        return {
-            name: failure_of(code, f"group {shown(group)}" if code in GROUP_ACTIVE else str(name), topic=name.topic)
-            for name, code in codes.items()
-        }
+        return {name: _offset_failure(code, group, name) for name, code in codes.items()}
+
+    def delete_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Failure]:
+        """Delete committed offsets of a group. Return the failures of the partitions that were refused."""
+        codes = self._at_coordinator(
+            group, lambda cluster, name: group_requests.delete_offsets(cluster, name, partitions)
+        )
+        return {name: _offset_failure(code, group, name) for name, code in codes.items()}
 
     def delete_groups(self, names: Sequence[str]) -> list[Outcome]:
         outcomes = []
@@ -395,24 +381,36 @@ class ClusterClient:
 
     def describe_config(self, scope: Scope, name: str) -> list[ConfigValue]:
         """Return the settings of a topic or a broker; an empty name stands for the settings that all brokers share."""
-        resource = DescribeConfigsResource(
-            resource_type=_RESOURCE_TYPES[scope], resource_name=name, configuration_keys=None
-        )
-        request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-        (row,) = self._ask_owner(scope, name, request, _DESCRIBE_CONFIGS_MIN).results
-        _check_config(scope, name, row)
-        return [_config_value(entry) for entry in sorted(row.configs, key=lambda entry: entry.name)]
+        request = config_requests.describe_request(scope, [name], with_sources=True)
+        row = self._only_row(self._ask_owner(scope, name, request, config_requests.SOURCES_MIN).results)
+        config_requests.check_row(scope, row)
+        return config_requests.values_of(row)
+
+    def topic_values(self, topics: Iterable[str], keys: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the values of these settings by topic and name. A deleted topic, or an empty value, is absent."""
+        found = {}
+        for names in config_requests.parts(sorted(set(topics))):
+            for row in self.ask_any(config_requests.describe_request("topic", names, keys)).results:
+                if not row.error_code:
+                    found[row.resource_name] = {entry.name: entry.value for entry in row.configs if entry.value}
+        return found
 
     def alter_config(
-        self, scope: Scope, name: str, values: Mapping[str, str], deleted: Iterable[str], *, dry_run: bool
+        self, scope: Scope, name: str, values: Mapping[str, str], deleted: Iterable[str], *, dry_run: bool = False
     ) -> None:
         """Set and delete settings in one request, so that all of them change or none."""
-        configs = [AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in values.items()]
-        configs += [AlterableConfig(name=key, config_operation=_DELETE, value=None) for key in deleted]
-        resource = AlterConfigsResource(resource_type=_RESOURCE_TYPES[scope], resource_name=name, configs=configs)
-        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=dry_run)
-        (row,) = self._ask_owner(scope, name, request).responses
-        _check_config(scope, name, row)
+        changes: list[Change] = [*values.items(), *((key, None) for key in deleted)]
+        self.alter_configs(scope, {name: changes}, dry_run=dry_run)
+
+    def alter_configs(
+        self, scope: Scope, changes: Mapping[str, Iterable[Change]], *, dry_run: bool = False, subject: str = ""
+    ) -> None:
+        """Change settings of topics, or of one broker. Errors begin with `subject`."""
+        for names in config_requests.parts(list(changes)):
+            request = config_requests.alter_request(scope, {name: changes[name] for name in names}, dry_run=dry_run)
+            rows = self._ask_owner(scope, names[0], request).responses
+            for row in rows if len(names) > 1 else [self._only_row(rows)]:
+                config_requests.check_row(scope, row, subject)
 
     def _ask_owner(self, scope: Scope, name: str, request: Request, version_min: int = 0) -> Any:
         """Ask the broker whose settings are meant; any broker for those of topics and of all brokers."""
@@ -450,6 +448,11 @@ class ClusterClient:
         with self._failures(subject, group):
             return interrupts.run_interruptibly(function)
 
+    def _only_row(self, rows: Sequence[Any]) -> Any:
+        """Return the row of a reply to a request about one object. Raise NotHealthy if there are none or several."""
+        with self._failures():
+            return only_row(rows, f"the cluster at {self._connection.bootstrap}")
+
     @contextmanager
     def _failures(self, subject: str = "", group: str | None = None) -> Iterator[None]:
         """Raise errors of the client as `Failure`. `subject` and `group` are what the request is about."""
@@ -471,12 +474,12 @@ class ClusterClient:
     def _fail_without_answer(
         self, error: Unreachable | ConnectionLost | TimedOut, subject: str, group: str | None
     ) -> NoReturn:
-        """Raise why a request was not completed: with a subject, what is missing in a cluster that answers others."""
+        """Raise why a request was not completed. With a subject, look in the metadata for the cause."""
         if subject:
             # Raises NotHealthy if the cluster answers no request at all.
             topics = self.topics(min(self._timeout_s, _EXPLAIN_S_MAX))
             if group is not None:
-                raise outages.coordinator_away(subject, group, topics) from None
+                raise outages.coordinator_unavailable(subject, group, topics) from None
             cause = error.__cause__ if isinstance(error, TimedOut) else None
             if isinstance(cause, BrokerError):
                 raise failure_of(cause.code, shown(cause.subject), cause.text) from None
@@ -495,10 +498,10 @@ def nodes_of(metadata: MetadataResponse) -> dict[int, Node]:
     return {row.node_id: Node(row.node_id, row.host, row.port) for row in metadata.brokers}
 
 
-def _topic_state(row: Any, *, internal: bool) -> TopicState:
+def topic_state_of(row: Any, *, internal: bool) -> TopicState:
     partitions = [
         PartitionState(
-            partition=each.partition_index,
+            name=TopicPartition(row.name or "", each.partition_index),
             leader=_none_if_negative(each.leader_id),
             replicas=tuple(each.replica_nodes),
             isr=tuple(each.isr_nodes),
@@ -506,7 +509,10 @@ def _topic_state(row: Any, *, internal: bool) -> TopicState:
         for each in sorted(row.partitions, key=lambda each: each.partition_index)
     ]
     return TopicState(
-        name=row.name, topic_id=topic_id_text(bytes(row.topic_id)), internal=internal, partitions=tuple(partitions)
+        name=row.name or "",
+        topic_id=topic_id_text(bytes(row.topic_id)),
+        internal=internal,
+        partitions=tuple(partitions),
     )
 
 
@@ -520,32 +526,13 @@ def _outcomes(names: Sequence[str], errors: Mapping[str, tuple[int, str | None]]
     return outcomes
 
 
-def _check_config(scope: Scope, name: str, row: Any) -> None:
-    subject = f"{scope} {name}" if name else "broker defaults"
-    check(row.error_code, subject, row.error_message, topic=name if scope == "topic" else None)
-
-
-def _config_value(entry: Any) -> ConfigValue:
-    synonyms = [
-        ConfigValue(
-            name=each.name,
-            value=each.value,
-            source=_SOURCES.get(each.source, "UNKNOWN_CONFIG"),
-            is_default=each.source == _DEFAULT_SOURCE,
-            is_read_only=entry.read_only,
-            is_sensitive=entry.is_sensitive,
+def _offset_failure(code: int, group: str, name: TopicPartition) -> Failure:
+    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
+        return Failure(
+            f"{shown(str(name))}: consumers of group {shown(group)} are subscribed to the topic; stop them, then try "
+            f"again, 'ottla group describe {shown(group)} --members' shows them"
         )
-        for each in entry.synonyms
-    ]
-    return ConfigValue(
-        name=entry.name,
-        value=entry.value,
-        source=_SOURCES.get(entry.config_source, "UNKNOWN_CONFIG"),
-        is_default=entry.config_source == _DEFAULT_SOURCE,
-        is_read_only=entry.read_only,
-        is_sensitive=entry.is_sensitive,
-        synonyms=tuple(synonyms),
-    )
+    return failure_of(code, f"group {shown(group)}" if code in GROUP_ACTIVE else shown(str(name)), topic=name.topic)
 
 
 def _none_if_negative(number: int) -> int | None:

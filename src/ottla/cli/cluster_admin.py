@@ -1,22 +1,22 @@
-"""What `ottla cluster` asks a cluster, over the Kafka protocol: brokers, partitions, reassignments and elections.
+"""The requests of `ottla cluster`: brokers, partitions, reassignments and elections.
 
-Works with Ottla and with Apache Kafka. Verbs import this file when they run, never before.
+Works with Ottla and with Apache Kafka. Commands import this file when they run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ottla.cli.cluster import ClusterClient, nodes_of
-from ottla.cli.connection import ClusterOptions
+from ottla.cli.cluster import ClusterClient, nodes_of, topic_state_of
 from ottla.cli.error_codes import check, failure_of
 from ottla.cli.failure import Failure
 from ottla.cli.output import shown
-from ottla.client.protocol.metadata import Node
+from ottla.cli.topic_state import PartitionState
+from ottla.client.protocol.metadata import Node, by_topic
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
 from ottla.wire import Message
@@ -25,16 +25,11 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
-#: DescribeConfigs' resource type of topics
-_TOPIC_RESOURCE = 2
 _MIN_ISR = "min.insync.replicas"
-#: topics in one DescribeConfigs
-_TOPICS_PER_REQUEST = 1000
 _POLL_S = 0.1
 
 
@@ -53,38 +48,11 @@ class BrokerState:
     rack: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The replicas of one partition."""
-
-    name: TopicPartition
-    #: None while there is no leader
-    leader: int | None
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    #: replicas that a reassignment adds and removes
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-
-    @property
-    def preferred(self) -> int:
-        """The first replica, which leads if it is in sync."""
-        return self.replicas[0]
-
-    @property
-    def is_under_replicated(self) -> bool:
-        return len(self.isr) < len(self.replicas)
-
-    @property
-    def is_reassigned(self) -> bool:
-        return bool(self.adding or self.removing)
-
-
 class ReplicaLog(NamedTuple):
     """The log of one replica, as its broker describes it."""
 
     size_bytes: int
-    #: committed records that it lacks, as far as the broker knows; 0 in Apache Kafka
+    #: committed records that it does not have, as far as the broker knows; always 0 in Apache Kafka
     lag_records: int
 
 
@@ -95,7 +63,7 @@ class ClusterState:
     cluster_id: str
     controller_id: int | None
     brokers: dict[int, BrokerState]
-    partitions: list[Placement]
+    partitions: list[PartitionState]
 
     @property
     def topics(self) -> set[str]:
@@ -103,14 +71,11 @@ class ClusterState:
 
 
 class ClusterAdmin:
-    """Requests about a cluster as a whole. Every error leaves as a `Failure`."""
+    """Requests about a cluster as a whole. Every error is raised as a `Failure`."""
 
-    def __init__(self, connection: ClusterOptions) -> None:
-        self.client = ClusterClient(connection)
-        self._timeout_ms = int(connection.timeout_s * 1000)
-
-    def close(self) -> None:
-        self.client.close()
+    def __init__(self, client: ClusterClient, timeout_s: float) -> None:
+        self.client = client
+        self._timeout_ms = int(timeout_s * 1000)
 
     # Reading
 
@@ -120,19 +85,9 @@ class ClusterAdmin:
         ongoing = self._reassignments(self._controller(metadata)) if len(metadata.brokers) > 1 else {}
         partitions = []
         for topic in sorted(metadata.topics, key=lambda row: row.name or ""):
-            for row in sorted(topic.partitions, key=lambda row: row.partition_index):
-                name = TopicPartition(topic.name or "", row.partition_index)
-                adding, removing = ongoing.get(name, ((), ()))
-                partitions.append(
-                    Placement(
-                        name=name,
-                        leader=row.leader_id if row.leader_id >= 0 else None,
-                        replicas=tuple(row.replica_nodes),
-                        isr=tuple(row.isr_nodes),
-                        adding=adding,
-                        removing=removing,
-                    )
-                )
+            for each in topic_state_of(topic, internal=topic.is_internal).partitions:
+                adding, removing = ongoing.get(each.name, ((), ()))
+                partitions.append(replace(each, adding=adding, removing=removing))
         nodes = nodes_of(metadata)
         return ClusterState(
             cluster_id=metadata.cluster_id or "",
@@ -156,27 +111,15 @@ class ClusterAdmin:
 
     def min_isr(self, topics: Iterable[str]) -> dict[str, int]:
         """Return min.insync.replicas of these topics; a topic that was deleted meanwhile is absent."""
-        found = {}
-        names = sorted(set(topics))
-        for start in range(0, len(names), _TOPICS_PER_REQUEST):
-            resources = [
-                DescribeConfigsResource(
-                    resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[_MIN_ISR]
-                )
-                for name in names[start : start + _TOPICS_PER_REQUEST]
-            ]
-            for row in self.client.ask_any(DescribeConfigsRequest(resources=resources)).results:
-                for config in row.configs:
-                    if row.error_code == 0 and config.name == _MIN_ISR and config.value is not None:
-                        found[row.resource_name] = int(config.value)
-        return found
+        values = self.client.topic_values(topics, [_MIN_ISR])
+        return {topic: int(found[_MIN_ISR]) for topic, found in values.items() if _MIN_ISR in found}
 
     def replica_logs(self, partitions: Iterable[TopicPartition]) -> dict[tuple[TopicPartition, int], ReplicaLog]:
         """Return the logs of these partitions on the brokers that are alive, by partition and broker."""
         names = list(partitions)
         topics = [
             DescribableLogDirTopic(topic=topic, partitions=[name.partition for name in rows])
-            for topic, rows in _by_topic(names).items()
+            for topic, rows in by_topic(names).items()
         ]
         found: dict[tuple[TopicPartition, int], ReplicaLog] = {}
         for node in self.client.brokers() if topics else ():
@@ -215,8 +158,8 @@ class ClusterAdmin:
     def _ask_controller(self, request: Message) -> Any:
         return self.client.ask(self._controller(self.client.metadata([])), request)
 
-    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, Failure | None]:
-        """Start to move the replicas of these partitions; None cancels the move. Return what became of each."""
+    def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, Failure]:
+        """Start to move the replicas of these partitions; None cancels a move. Return the failures."""
         topics = [
             ReassignableTopic(
                 name=topic,
@@ -227,43 +170,38 @@ class ClusterAdmin:
                     for name in names
                 ],
             )
-            for topic, names in _by_topic(targets).items()
+            for topic, names in by_topic(targets).items()
         ]
         reply = self._ask_controller(AlterPartitionReassignmentsRequest(timeout=self._timeout_ms, topics=topics))
         check(reply.error_code, "reassignment", reply.error_message)
-        return {
-            (name := TopicPartition(topic.name, row.partition_index)): _failure(row, name)
+        return _failures(
+            (TopicPartition(topic.name, row.partition_index), row)
             for topic in reply.responses
             for row in topic.partitions
-        }
+        )
 
-    def elect(self, kind: Election, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Failure | None]:
-        """Elect the leaders of these partitions. Return what became of each; no need for an election is no failure."""
+    def elect(self, kind: Election, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Failure]:
+        """Elect the leaders of these partitions. Return the failures; a partition that needs no election is none."""
         names = list(partitions)
         if not names:
             return {}
         topics = [
             TopicPartitions(topic=topic, partitions=[name.partition for name in rows])
-            for topic, rows in _by_topic(names).items()
+            for topic, rows in by_topic(names).items()
         ]
         request = ElectLeadersRequest(election_type=kind, topic_partitions=topics, timeout=self._timeout_ms)
         reply = self._ask_controller(request)
         check(reply.error_code, "election")
-        return {
-            (name := TopicPartition(topic.topic, row.partition_id)): _failure(row, name)
+        return _failures(
+            (TopicPartition(topic.topic, row.partition_id), row)
             for topic in reply.replica_election_results
             for row in topic.partition_result
-        }
+        )
 
 
-def _failure(row: Any, name: TopicPartition) -> Failure | None:
-    if row.error_code in (0, ErrorCode.ELECTION_NOT_NEEDED):
-        return None
-    return failure_of(row.error_code, f"partition {name.partition} of topic {shown(name.topic)}", row.error_message)
-
-
-def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    topics: dict[str, list[TopicPartition]] = {}
-    for name in names:
-        topics.setdefault(name.topic, []).append(name)
-    return topics
+def _failures(rows: Iterable[tuple[TopicPartition, Any]]) -> dict[TopicPartition, Failure]:
+    return {
+        name: failure_of(row.error_code, f"partition {name.partition} of topic {shown(name.topic)}", row.error_message)
+        for name, row in rows
+        if row.error_code not in (0, ErrorCode.ELECTION_NOT_NEEDED)
+    }

@@ -1,8 +1,8 @@
 """`ottla cluster reassign`, `balance`, `add` and `decommission`: move replicas between brokers.
 
-Each verb makes a plan, shows it, and executes it in batches: the next batch starts when the partitions of the one
-before have all their new replicas in sync. Nothing is kept on this machine: after Ctrl-C the batch that has started
-goes on in the cluster, and the verb can be run again.
+Each command makes a plan, shows it, and executes it in batches: the next batch starts when all new replicas of the
+batch before are in sync. No state is kept on this machine: after Ctrl-C the cluster completes the batch that has
+started, and the command can be run again.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ottla.cli.cluster_status import fail_with, opened
+from ottla.cli.cluster_status import opened
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import Failure, NotFound
-from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data
+from ottla.cli.failure import Failure, NotFound, exit_if_failed
+from ottla.cli.options import add_options, gathered_options
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -49,30 +50,39 @@ _ARGUMENT = re.compile(r"(?P<topic>[^:=]+):(?P<partition>[0-9]{1,9})(?:=(?P<repl
 
 #: the replicas of a partition; None where the argument names none
 Targets = dict[TopicPartition, tuple[int, ...] | None]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _execution_options(function: _Function) -> _Function:
-    """Add --dry-run, --no-wait, --batch and --throttle, and the options of every verb."""
-    for option in reversed(
-        (
-            click.option("--dry-run", is_flag=True, help="Show the plan; change nothing."),
-            click.option("--no-wait", is_flag=True, help="Start all moves and end; do not wait for them."),
-            click.option(
-                "--batch", metavar="N", type=click.IntRange(min=1), default=_BATCH_DEFAULT, show_default=True,
-                help="Partitions that move at the same time.",
-            ),
-            click.option(
-                "--throttle", metavar="BYTES", type=click.IntRange(min=1),
-                help="Bytes per second that each broker sends and fetches for the moves. The limit is removed at the "
-                "end, or with 'ottla cluster reassign --unthrottle' after --no-wait or an interruption.",
-            ),
-            connection_options,
-            output_option(TABLE, JSON, YAML),
-        )
-    ):  # fmt: skip
-        function = option(function)
-    return function
+class Execution(NamedTuple):
+    """The options that say how the moves of a plan are made."""
+
+    dry_run: bool
+    no_wait: bool
+    #: partitions that move at the same time
+    batch: int
+    #: bytes per second that each broker sends and fetches for the moves
+    throttle: int | None
+
+
+#: --dry-run, --no-wait, --batch and --throttle, as `execution`, and the options of every command
+_execution_options = add_options(
+    gathered_options(
+        "execution",
+        Execution,
+        click.option("--dry-run", is_flag=True, help="Show the plan; change nothing."),
+        click.option("--no-wait", is_flag=True, help="Start all moves and end; do not wait for them."),
+        click.option(
+            "--batch", metavar="N", type=click.IntRange(min=1), default=_BATCH_DEFAULT, show_default=True,
+            help="Partitions that move at the same time.",
+        ),
+        click.option(
+            "--throttle", metavar="BYTES", type=click.IntRange(min=1),
+            help="Bytes per second that each broker sends and fetches for the moves. The limit is removed at the "
+            "end, or with 'ottla cluster reassign --unthrottle' after --no-wait or an interruption.",
+        ),
+    ),
+    connection_options,
+    output_option(TABLE, JSON, YAML),
+)  # fmt: skip
 
 
 def parse_targets(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> Targets:
@@ -115,10 +125,7 @@ def reassign(
     file: Any,
     cancel: bool,
     unthrottle: bool,
-    dry_run: bool,
-    no_wait: bool,
-    batch: int,
-    throttle: int | None,
+    execution: Execution,
     connection: ClusterOptions,
     output: str,
 ) -> None:
@@ -133,24 +140,20 @@ def reassign(
             raise Failure(f"{file.name}: {error}") from None
     with opened(connection) as admin:
         state = admin.state()
-        if unthrottle and not dry_run:
+        if unthrottle and not execution.dry_run:
             _unthrottle(admin)
         if cancel:
-            _cancel(admin, state, targets, dry_run=dry_run, output=output)
+            _cancel(admin, state, targets, dry_run=execution.dry_run, output=output)
         elif targets:
             moves = _explicit_moves(state, targets)
-            _execute(
-                admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
-            )  # fmt: skip
+            _execute(admin, moves, execution, output)
         else:
             _print_ongoing(state, output)
 
 
 @click.command("balance")
 @_execution_options
-def balance(
-    *, dry_run: bool, no_wait: bool, batch: int, throttle: int | None, connection: ClusterOptions, output: str
-) -> None:
+def balance(execution: Execution, connection: ClusterOptions, output: str) -> None:
     """Spread replicas and leaders evenly over the brokers, with as few moves as possible.
 
     Afterwards brokers differ by one replica and one preferred leader at most, and racks hold as many different
@@ -160,24 +163,13 @@ def balance(
 
     with opened(connection) as admin:
         moves = plan_balance(to_view(admin.state()))
-        _execute(
-            admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
-        )  # fmt: skip
+        _execute(admin, moves, execution, output)
 
 
 @click.command("add")
 @click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
 @_execution_options
-def add(
-    *,
-    ids: tuple[int, ...],
-    dry_run: bool,
-    no_wait: bool,
-    batch: int,
-    throttle: int | None,
-    connection: ClusterOptions,
-    output: str,
-) -> None:
+def add(ids: tuple[int, ...], execution: Execution, connection: ClusterOptions, output: str) -> None:
     """Move a fair share of the replicas to new brokers. No replica moves between the other brokers.
 
     Start the brokers first: `ottla broker --id N -X zookeeper.connect=...`.
@@ -193,24 +185,13 @@ def add(
                     "-X zookeeper.connect=HOST:PORT/PATH'"
                 )
         moves = [move for move in plan_balance(to_view(state)) if set(move.added) & set(ids)]
-        _execute(
-            admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
-        )  # fmt: skip
+        _execute(admin, moves, execution, output)
 
 
 @click.command("decommission")
 @click.argument("ids", metavar="BROKER...", nargs=-1, required=True, type=click.IntRange(min=0))
 @_execution_options
-def decommission(
-    *,
-    ids: tuple[int, ...],
-    dry_run: bool,
-    no_wait: bool,
-    batch: int,
-    throttle: int | None,
-    connection: ClusterOptions,
-    output: str,
-) -> None:
+def decommission(ids: tuple[int, ...], execution: Execution, connection: ClusterOptions, output: str) -> None:
     """Move all replicas of brokers to the others. Then the brokers can be stopped for good.
 
     Also replaces the replicas of brokers that do not run. No other replica moves.
@@ -225,10 +206,8 @@ def decommission(
             moves = plan_decommission(to_view(state), ids)
         except KafkaError as error:
             raise Failure(f"{error}; start more brokers first, or delete the topic") from None
-        _execute(
-            admin, moves, dry_run=dry_run, no_wait=no_wait, batch=batch, throttle=throttle, output=output
-        )  # fmt: skip
-        if not dry_run and not no_wait:
+        _execute(admin, moves, execution, output)
+        if not execution.dry_run and not execution.no_wait:
             names = ", ".join(map(str, ids))
             click.echo(f"no replicas are left on broker {names}; it can be stopped", err=True)
 
@@ -241,14 +220,15 @@ def _check_leaving(state: ClusterState, ids: Sequence[int]) -> None:
     for each in state.partitions:
         if each.is_reassigned and set(each.replicas) & set(ids):
             raise Failure(
-                f"partition {each.name.partition} of topic {each.name.topic} is just being moved; wait until "
+                f"partition {each.name.partition} of topic {each.name.topic} is being moved; wait until "
                 "'ottla cluster reassign' shows no moves, then run this again"
             )
 
 
 def to_view(state: ClusterState) -> ClusterView:
     """Return the state in the form that plans are made from."""
-    from ottla.broker.metadata.view import NO_LEADER, BrokerView, ClusterView, PartitionView, TopicView
+    from ottla.broker.metadata.broker_nodes import BrokerView
+    from ottla.broker.metadata.view import NO_LEADER, ClusterView, PartitionView, TopicView
     from ottla.model.types import Endpoint
 
     view = ClusterView()
@@ -302,12 +282,7 @@ def _print_ongoing(state: ClusterState, output: str) -> None:
         for each in state.partitions
         if each.is_reassigned
     ]
-    if output != TABLE:
-        print_data(rows, output)
-    elif rows:
-        click.echo(format_table(_ONGOING_COLUMNS, rows))
-    else:
-        click.echo("no moves are in progress")
+    print_rows(rows, _ONGOING_COLUMNS, output, empty="no moves are in progress")
 
 
 def _cancel(
@@ -316,30 +291,22 @@ def _cancel(
     """Cancel the moves of these partitions, or all."""
     ongoing = [each.name for each in state.partitions if each.is_reassigned]
     wanted = list(names) or ongoing
-    outcome = admin.reassign(dict.fromkeys(wanted)) if wanted and not dry_run else {}
-    cancelled = [name for name in wanted if outcome.get(name) is None]
+    failures = admin.reassign(dict.fromkeys(wanted)) if wanted and not dry_run else {}
+    cancelled = [name for name in wanted if name not in failures]
     rows = [{"topic_name": name.topic, "partition_id": name.partition, "status": "cancelled"} for name in cancelled]
     if output != TABLE:
         print_data(rows, output)
     else:
         click.echo(f"{len(cancelled)} moves {'would be' if dry_run else 'were'} cancelled")
-    fail_with([failure for failure in outcome.values() if failure is not None])
+    exit_if_failed(failures.values())
 
 
 # Execution
 
 
-def _execute(
-    admin: ClusterAdmin,
-    moves: Sequence[Move],
-    *,
-    dry_run: bool,
-    no_wait: bool,
-    batch: int,
-    throttle: int | None,
-    output: str,
-) -> None:
+def _execute(admin: ClusterAdmin, moves: Sequence[Move], execution: Execution, output: str) -> None:
     """Show the plan and execute it. Raise a Failure if a move is refused or does not end as planned."""
+    dry_run, no_wait, batch, throttle = execution
     if output == TABLE:
         _print_plan(moves)
     failures: dict[TopicPartition, Failure] = {}
@@ -349,8 +316,7 @@ def _execute(
             _throttle(admin, moves, throttle)
         for start in range(0, len(moves), size):
             part = moves[start : start + size]
-            outcome = admin.reassign({move.partition: move.new for move in part})
-            failures |= {name: failure for name, failure in outcome.items() if failure is not None}
+            failures |= admin.reassign({move.partition: move.new for move in part})
             if not no_wait:
                 _wait(admin, [move.partition for move in part if move.partition not in failures], start, len(moves))
         if not no_wait:
@@ -360,20 +326,20 @@ def _execute(
     if output != TABLE:
         status = "planned" if dry_run else "started" if no_wait else "complete"
         print_data([_plan_row(m) | {"status": "failed" if m.partition in failures else status} for m in moves], output)
-    fail_with(list(failures.values()))
+    exit_if_failed(failures.values())
 
 
 def _throttle(admin: ClusterAdmin, moves: Sequence[Move], rate: int) -> None:
     from ottla.cli.cluster_throttle import throttle
 
-    throttle(admin, moves, rate)
+    throttle(admin.client, moves, rate)
     click.echo(f"each broker copies at most {rate} bytes per second", err=True)
 
 
 def _unthrottle(admin: ClusterAdmin) -> None:
     from ottla.cli.cluster_throttle import unthrottle
 
-    unthrottle(admin)
+    unthrottle(admin.client)
     click.echo("throttles are removed", err=True)
 
 
@@ -410,7 +376,8 @@ def _wait(admin: ClusterAdmin, names: Sequence[TopicPartition], before: int, tot
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         click.echo(
-            "interrupted; moves that have started go on: see 'ottla cluster reassign', or stop them with --cancel",
+            "interrupted; the cluster continues the moves that have started: 'ottla cluster reassign' lists them, and "
+            "stops them with --cancel",
             file=sys.stderr,
         )
         raise

@@ -1,4 +1,4 @@
-"""`ottla cluster status`, `brokers` and `elect`: the state of a cluster, its brokers, and elections of leaders."""
+"""`ottla cluster status`, `brokers` and `elect`: the health of a cluster, its brokers, and elections of leaders."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound
+from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound, exit_if_failed
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, Placement, ReplicaLog
+    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, ReplicaLog
+    from ottla.cli.topic_state import PartitionState
 
     ReplicaLogs = Callable[[Sequence[TopicPartition]], Mapping[tuple[TopicPartition, int], ReplicaLog]]
 
@@ -72,13 +73,11 @@ _ELECTION_COLUMNS = (
 @contextmanager
 def opened(connection: ClusterOptions) -> Iterator[ClusterAdmin]:
     """Connect to the cluster, and close the connections at the end of the block."""
+    from ottla.cli.cluster import ClusterClient
     from ottla.cli.cluster_admin import ClusterAdmin
 
-    admin = ClusterAdmin(connection)
-    try:
-        yield admin
-    finally:
-        admin.close()
+    with ClusterClient(connection) as client:
+        yield ClusterAdmin(client, connection.timeout_s)
 
 
 @click.command("status")
@@ -141,7 +140,7 @@ def describe_status(
     }
 
 
-def _problem(each: Placement, min_isr: int) -> str | None:
+def _problem(each: PartitionState, min_isr: int) -> str | None:
     if each.leader is None:
         return "no leader"
     if len(each.isr) < min(min_isr, len(each.replicas)):
@@ -151,7 +150,7 @@ def _problem(each: Placement, min_isr: int) -> str | None:
     return None
 
 
-def _lag_row(each: Placement, logs: Mapping[tuple[TopicPartition, int], ReplicaLog]) -> dict[str, Any]:
+def _lag_row(each: PartitionState, logs: Mapping[tuple[TopicPartition, int], ReplicaLog]) -> dict[str, Any]:
     """Return the lag of each replica that is not in sync, and the largest ones; None where it is not known."""
     leader = None if each.leader is None else logs.get((each.name, each.leader))
     lags = []
@@ -167,7 +166,7 @@ def _lag_row(each: Placement, logs: Mapping[tuple[TopicPartition, int], ReplicaL
     }
 
 
-def _partition_row(each: Placement) -> dict[str, Any]:
+def _partition_row(each: PartitionState) -> dict[str, Any]:
     return {
         "topic_name": each.name.topic,
         "partition_id": each.name.partition,
@@ -264,22 +263,16 @@ def elect(
         rows = [
             {**_partition_row(each), "new_leader": None if unclean else each.preferred} for each in wanted
         ]  # fmt: skip
-        failures: list[Failure] = []
+        failures: dict[TopicPartition, Failure] = {}
         if not dry_run:
             kind = Election.UNCLEAN if unclean else Election.PREFERRED
-            outcome = admin.elect(kind, [each.name for each in wanted])
-            failures = [failure for failure in outcome.values() if failure is not None]
-            elected = {each.name: each.preferred for each in wanted if outcome.get(each.name) is None}
+            failures = admin.elect(kind, [each.name for each in wanted])
+            elected = {each.name: each.preferred for each in wanted if each.name not in failures}
             leaders = _leaders(admin.wait_for(lambda state: _has_elected(state, elected, unclean=unclean)))
             for row, each in zip(rows, wanted, strict=True):
                 row["new_leader"] = leaders.get(each.name)
-    if output != TABLE:
-        print_data(rows, output)
-    elif rows:
-        click.echo(format_table(_ELECTION_COLUMNS, rows))
-    else:
-        click.echo("no election is needed")
-    fail_with(failures)
+    print_rows(rows, _ELECTION_COLUMNS, output, empty="no election is needed")
+    exit_if_failed(failures.values())
 
 
 def _leaders(state: ClusterState) -> dict[TopicPartition, int | None]:
@@ -295,23 +288,15 @@ def _has_elected(state: ClusterState, preferred: Mapping[TopicPartition, int], *
     )
 
 
-def _needs_election(each: Placement, *, unclean: bool) -> bool:
+def _needs_election(each: PartitionState, *, unclean: bool) -> bool:
     if unclean:
         return each.leader is None
     return each.leader != each.preferred and each.preferred in each.isr
 
 
-def select(state: ClusterState, topics: Sequence[str]) -> list[Placement]:
+def select(state: ClusterState, topics: Sequence[str]) -> list[PartitionState]:
     """Return the partitions of these topics, or all without names. Raise NotFound if a topic does not exist."""
     for name in topics:
         if name not in state.topics:
             raise NotFound(f"topic {name} does not exist; see 'ottla topic list'")
     return [each for each in state.partitions if not topics or each.name.topic in topics]
-
-
-def fail_with(failures: Sequence[Failure]) -> None:
-    """Print each failure, and end with the exit code of the first one."""
-    for failure in failures:
-        failure.show()
-    if failures:
-        sys.exit(failures[0].exit_code)

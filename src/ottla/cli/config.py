@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.failure import NotFound
 from ottla.cli.names import TOPIC_NAME
+from ottla.cli.options import gathered_options, validate_only_option
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_data, print_rows
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import ClusterClient, Scope
+    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.config_requests import Scope
     from ottla.cli.topic_state import ConfigValue
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _COLUMNS = (
     Column("KEY", "name"),
@@ -31,7 +30,7 @@ _SYNONYM_COLUMN = Column("SYNONYMS", "synonyms_text")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose settings they are: a topic's, one broker's, or every broker's."""
+    """The owner of settings: a topic, one broker, or all brokers."""
 
     topic: str | None
     broker: int | None
@@ -60,22 +59,20 @@ class Owner:
         return "broker", str(self.broker)
 
 
-def _owner_options(function: _Function) -> _Function:
-    """Add --topic, --broker and --broker-defaults, one of which must be given; the function gets `owner`."""
-
-    @click.option("--topic", metavar="NAME", type=TOPIC_NAME, help="The settings of this topic.")
-    @click.option("--broker", metavar="ID", type=click.IntRange(min=0), help="The settings of this broker.")
-    @click.option("--broker-defaults", is_flag=True, help="The dynamic settings that all brokers share.")
-    @functools.wraps(function)
-    def with_owner(*args: Any, topic: str | None, broker: int | None, broker_defaults: bool, **kwargs: Any) -> Any:
-        if [topic is not None, broker is not None, broker_defaults].count(True) != 1:
-            raise click.UsageError("name exactly one of --topic NAME, --broker ID and --broker-defaults")
-        return function(*args, owner=Owner(topic, broker), **kwargs)
-
-    return with_owner  # type: ignore[return-value]
+def _owner(topic: str | None, broker: int | None, broker_defaults: bool) -> Owner:
+    if [topic is not None, broker is not None, broker_defaults].count(True) != 1:
+        raise click.UsageError("name exactly one of --topic NAME, --broker ID and --broker-defaults")
+    return Owner(topic, broker)
 
 
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
+#: --topic, --broker and --broker-defaults, one of which must be given; the command gets an `owner`
+_owner_options = gathered_options(
+    "owner",
+    _owner,
+    click.option("--topic", metavar="NAME", type=TOPIC_NAME, help="The settings of this topic."),
+    click.option("--broker", metavar="ID", type=click.IntRange(min=0), help="The settings of this broker."),
+    click.option("--broker-defaults", is_flag=True, help="The dynamic settings that all brokers share."),
+)
 
 
 @click.group("config")
@@ -90,9 +87,7 @@ def command() -> None:
 @output_option(TABLE, JSON, YAML)
 def get(keys: tuple[str, ...], owner: Owner, connection: ClusterOptions, output: str) -> None:
     """Print the values of settings, one per line, in the order of the arguments."""
-    from ottla.cli.cluster import connect
-
-    known = {entry.name: entry for entry in owner.describe(connect(connection))}
+    known = {entry.name: entry for entry in owner.describe(connection.connect())}
     missing = [key for key in keys if key not in known]
     if missing:
         raise NotFound(f"{owner} has no setting {', '.join(missing)}; see 'ottla config describe'")
@@ -111,9 +106,7 @@ def get(keys: tuple[str, ...], owner: Owner, connection: ClusterOptions, output:
 @output_option()
 def describe(owner: Owner, changed: bool, synonyms: bool, connection: ClusterOptions, output: str) -> None:
     """Print all settings with their values and the sources of the values."""
-    from ottla.cli.cluster import connect
-
-    entries = owner.describe(connect(connection))
+    entries = owner.describe(connection.connect())
     rows = [_row(entry, synonyms) for entry in entries if not (changed and entry.is_default)]
     if synonyms and output == TABLE:
         for row in rows:
@@ -124,14 +117,12 @@ def describe(owner: Owner, changed: bool, synonyms: bool, connection: ClusterOpt
 @command.command("set")
 @click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True, callback=parse_pairs)
 @_owner_options
-@_dry_run_option
+@validate_only_option
 @connection_options
 @output_option()
 def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: ClusterOptions, output: str) -> None:
     """Change settings. Other settings are not changed."""
-    from ottla.cli.cluster import connect
-
-    owner.alter(connect(connection), pairs, (), dry_run=dry_run)
+    owner.alter(connection.connect(), pairs, (), dry_run=dry_run)
     _report(owner, [f"{key}={value}" for key, value in pairs.items()], "would set" if dry_run else "set", output)
     if owner.topic is None:
         _warn_of_unknown(pairs)
@@ -140,19 +131,17 @@ def set_values(pairs: dict[str, str], owner: Owner, dry_run: bool, connection: C
 @command.command("unset")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @_owner_options
-@_dry_run_option
+@validate_only_option
 @connection_options
 @output_option()
 def unset(keys: tuple[str, ...], owner: Owner, dry_run: bool, connection: ClusterOptions, output: str) -> None:
     """Reset settings to their defaults."""
-    from ottla.cli.cluster import connect
-
-    owner.alter(connect(connection), {}, keys, dry_run=dry_run)
+    owner.alter(connection.connect(), {}, keys, dry_run=dry_run)
     _report(owner, list(keys), "would unset" if dry_run else "unset", output)
 
 
 def _warn_of_unknown(names: Iterable[str]) -> None:
-    """Warn of names that are not settings. Brokers store them for plug-ins, so a misspelled name is no error."""
+    """Warn of names that are not settings. Brokers store them for plug-ins, so a misspelled name is not an error."""
     from ottla.model.setting_types import unknown_name
     from ottla.model.settings import BROKER_SETTINGS, unknown_settings
 
@@ -170,16 +159,8 @@ def _report(owner: Owner, changes: list[str], done: str, output: str) -> None:
 
 
 def _row(entry: ConfigValue, with_synonyms: bool = False) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": entry.name,
-        "value": entry.value,
-        "source": entry.source,
-        "is_default": entry.is_default,
-        "is_read_only": entry.is_read_only,
-        "is_sensitive": entry.is_sensitive,
-    }
+    row = asdict(entry)
+    del row["synonyms"]
     if with_synonyms:
-        row["synonyms"] = [
-            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
-        ]
+        row["synonyms"] = [{"name": each.name, "value": each.value, "source": each.source} for each in entry.synonyms]
     return row

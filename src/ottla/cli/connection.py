@@ -5,21 +5,22 @@ The first of these that has a property wins: its own flag, -X, --command-config,
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.options import gathered_options
+
+if TYPE_CHECKING:
+    from ottla.cli.cluster import ClusterClient
+
 BOOTSTRAP_ENVIRONMENT = "OTTLA_BOOTSTRAP_SERVER"
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
-PORT_DEFAULT = 9092
 TIMEOUT_S_DEFAULT = 10.0
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,52 +34,64 @@ class ClusterOptions:
     properties: Mapping[str, str]
     timeout_s: float
 
+    def connect(self) -> ClusterClient:
+        """Return a client of the cluster, see `cluster.connect`. The client is imported only when a command uses it."""
+        from ottla.cli.cluster import connect
 
-def connection_options(function: _Function) -> _Function:
-    """Add -b, -X, --command-config and --timeout; the function gets a `connection`."""
+        return connect(self)
 
-    @click.option(
+
+def parse_pairs(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """A click callback for repeatable KEY=VALUE options."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", ctx, parameter)
+        pairs[key.strip()] = value
+    return pairs
+
+
+def _connection(
+    bootstrap_server: str | None, properties: dict[str, str], command_config: str | None, timeout: float
+) -> ClusterOptions:
+    filed = load_properties(command_config) if command_config is not None else {}
+    return make_connection(bootstrap_server, properties, filed, timeout)
+
+
+#: -b, -X, --command-config and --timeout; the command gets a `connection`
+connection_options = gathered_options(
+    "connection",
+    _connection,
+    click.option(
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
         help=f"Bootstrap servers.  [env: {BOOTSTRAP_ENVIRONMENT}; default: {BOOTSTRAP_DEFAULT}]",
-    )
-    @click.option(
+    ),
+    click.option(
         "-X",
         "properties",
         metavar="KEY=VALUE",
         multiple=True,
         callback=parse_pairs,
         help="Set a librdkafka property, such as security.protocol. Repeatable.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--command-config",
         metavar="FILE",
         type=click.Path(exists=True, dir_okay=False),
         help="Read client properties from a file of KEY=VALUE lines.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0.1),
         default=TIMEOUT_S_DEFAULT,
         show_default=True,
         help="Time limit for each request to the cluster.",
-    )
-    @functools.wraps(function)
-    def with_connection(
-        *args: Any,
-        bootstrap_server: str | None,
-        properties: dict[str, str],
-        command_config: str | None,
-        timeout: float,
-        **kwargs: Any,
-    ) -> Any:
-        filed = load_properties(command_config) if command_config is not None else {}
-        connection = make_connection(bootstrap_server, properties, filed, timeout)
-        return function(*args, connection=connection, **kwargs)
-
-    return with_connection  # type: ignore[return-value]
+    ),
+)
 
 
 def make_connection(
@@ -93,17 +106,6 @@ def make_connection(
         properties=_translate_java(merged),
         timeout_s=timeout_s,
     )
-
-
-def parse_pairs(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """A click callback for repeatable KEY=VALUE options."""
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", ctx, parameter)
-        pairs[key.strip()] = value
-    return pairs
 
 
 def load_properties(path: str) -> dict[str, str]:
@@ -124,18 +126,15 @@ def load_properties(path: str) -> dict[str, str]:
 
 
 def split_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """Split `host:port,...`; a scheme is dropped, an IPv6 address stands in brackets.
+    """Return the addresses in `host:port,...`. Raise UsageError if one of them is not of this form."""
+    # Imported by commands that connect to a cluster.
+    from ottla.client.errors import PropertyRefused
+    from ottla.client.protocol.metadata import parse_bootstrap
 
-    >>> split_addresses("PLAINTEXT://a:1,[::1]:2,b")
-    [('a', 1), ('::1', 2), ('b', 9092)]
-    """
-    addresses = []
-    for part in bootstrap.split(","):
-        match = re.fullmatch(r"(?:\w+://)?(?:\[([^\]]+)\]|([^:\s\[\]]+))(?::(\d{1,5}))?", part.strip())
-        if match is None:
-            raise click.UsageError(f"bootstrap server {part.strip()!r} is not of the form HOST:PORT")
-        addresses.append((match[1] or match[2], int(match[3] or PORT_DEFAULT)))
-    return addresses
+    try:
+        return parse_bootstrap(bootstrap)
+    except PropertyRefused as error:
+        raise click.UsageError(str(error)) from None
 
 
 #: settings of Java clients that librdkafka does not have and does not need

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
+from ottla.cli.duration import current_time_ms
 from ottla.cli.failure import NotFound
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
@@ -25,10 +25,10 @@ from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.records import Message, Reader
+    from ottla.cli.records import Message, Properties, Reader
 Decode = Callable[["Message"], "DecodedMessage | None"]
 
-#: how many records are rendered before they are written out
+#: records that are formatted before they are written
 _READ_COUNT = 1000
 #: limit for one wait for records; Ctrl-C takes effect between two
 _POLL_S = 0.2
@@ -92,7 +92,7 @@ _POLL_S = 0.2
     help="Decode values with the schema of the registry that each was written with, and print JSON: avro, json or "
     "protobuf; key=FORMAT decodes keys. Repeatable.",
 )
-@click.option("--skip-bad", is_flag=True, help="With -s: report records that cannot be decoded, and go on.")
+@click.option("--skip-bad", is_flag=True, help="With -s: report records that cannot be decoded, and continue.")
 @registry_address_options
 @connection_options
 @output_option(TEXT, JSON, default=TEXT)
@@ -114,7 +114,7 @@ def command(
     connection: ClusterOptions,
     output: str,
 ) -> None:
-    """Print records, without joining a group. The user needs the right Read on the topics, and none on a group.
+    """Print records, without joining a group. The user needs an ACL to Read the topics, and none for a group.
 
     Reads from the beginning and waits for new records until Ctrl-C. On a terminal, control characters in the
     data are shown as escapes; a pipe or a file gets the unchanged bytes.
@@ -128,29 +128,27 @@ def command(
     span = _parse_positions(positions)
     null_text = b"NULL" if null else b""
     render = _make_render(template, delimiter, null_text, envelope or output == JSON, terminal=stdout.isatty())
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     committed = isolation_level == "read_committed"
     spans, starts = _plan(cluster, topics, partitions, span, committed=committed, exit_at_end=exit_at_end)
-    reader = cluster.reader(
-        {"isolation.level": isolation_level, "fetch.queue.backoff.ms": 50, "fetch.wait.max.ms": 200}
-    )
-    try:
-        with ExitStack() as stack:
+    properties: Properties = {
+        "isolation.level": isolation_level,
+        "fetch.queue.backoff.ms": 50,
+        "fetch.wait.max.ms": 200,
+    }
+    with cluster.reader(properties) as reader, ExitStack() as stack:
+        try:
             decode: Decode | None = None
             if schema_types:
                 registry = stack.enter_context(registry_address.open())
                 decode = RecordDecoder(registry, schema_types, skip_bad=skip_bad).decode
             reader.assign(starts)
             copy_records(reader, spans, render, stdout, count=count, decode=decode)
-    except KeyboardInterrupt:
-        # Without -e the command ends with Ctrl-C, which is no failure.
-        pass
-    except BrokenPipeError:
-        abandon_stdout()
-    finally:
-        reader.close()
+        except KeyboardInterrupt:
+            # Without -e the command ends with Ctrl-C, which is not a failure.
+            pass
+        except BrokenPipeError:
+            abandon_stdout()
 
 
 def copy_records(
@@ -185,24 +183,24 @@ def copy_records(
                     if not left:
                         break
                 if span.end is not None and offset + 1 >= span.end:
-                    # The rest of the partition is not wanted.
+                    # The rest of the partition is not to be printed.
                     del unread[name]
                     reader.pause(name)
         finally:
-            # Also when a record cannot be decoded: those before it are printed.
+            # Also after an error: print the records before one that cannot be decoded.
             if lines:
                 stdout.write(b"".join(lines))
                 stdout.flush()
         for ended, next_offset in ends.items():
             span = unread.get(ended)
-            # Nothing may be left to read before the end: transaction markers take offsets as records do.
+            # The offsets before the end may be transaction markers, which are not returned as records.
             if span is not None and span.end is not None and next_offset >= span.end:
                 del unread[ended]
 
 
 def _parse_positions(positions: tuple[str, ...]) -> Span:
     try:
-        return parse_span(positions, time.time_ns() // 1_000_000)
+        return parse_span(positions, current_time_ms())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'-O'") from None
 
@@ -230,7 +228,7 @@ def _plan(
     committed: bool,
     exit_at_end: bool,
 ) -> tuple[dict[TopicPartition, PartitionSpan], dict[TopicPartition, int]]:
-    """What to read of each partition, and where the reader must be placed to get it."""
+    """Return what to read of each partition, and the offset at which its reader starts."""
     names = partitions_of(cluster, topics)
     if partitions:
         chosen = [name for name in names if name.partition in partitions]
@@ -248,7 +246,7 @@ def _plan(
     spans = resolve_span(span, bounds, offsets_at)
     if exit_at_end:
         spans = {name: _bound(one, bounds[name].end) for name, one in spans.items()}
-    # An offset that does not exist yet is waited for at the end; the broker would refuse to read there.
+    # Wait at the end for an offset that does not exist yet, because brokers reject reads beyond the end.
     starts = {name: min(spans[name].start, bounds[name].end) for name in names}
     return spans, starts
 

@@ -83,7 +83,6 @@ def command(
 
     from ottla.demo.processes import Stopped
     from ottla.demo.run import Options, run
-    from ottla.model.errors import OttlaError
 
     options = Options(
         events=events,
@@ -101,5 +100,3 @@ def command(
         sys.exit(0 if run(options) else FAILED)
     except Stopped:
         sys.exit(INTERRUPTED)
-    except OttlaError as error:
-        raise Failure(str(error)) from None

@@ -1,6 +1,6 @@
-"""`ottla doctor`: is this machine fit for a broker, and does the broker answer as it should?
+"""`ottla doctor`: checks of this machine, of the broker and of its cluster.
 
-Every check looks at one thing and returns a verdict with what to do. None changes anything.
+Each check returns a verdict and, if it is not ok, the remedy. No check changes anything.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def command(area: str | None, config: str | None, data: str | None, connection: 
     Checks Python, limits, the data directory, the clock, the address, the broker, the controller and the replicas of
     all partitions. Prints one line per check: ok, warn or fail, and the remedy. The exit code is 1 if a check fails.
 
-    `ottla doctor security --config FILE` checks what the settings of a broker leave open: listeners, certificates and
-    their end, files that others can read, passwords, ACLs, super users and ZooKeeper. The broker need not run.
+    `ottla doctor security --config FILE` checks the security of a broker's settings: listeners, certificates and when
+    they expire, files that other users can read, passwords, ACLs, super users and ZooKeeper. The broker need not run.
     """
     if (area is None) != (config is None):
         raise click.UsageError("'ottla doctor security' needs --config with the broker's server.properties")
@@ -132,7 +132,7 @@ def check_crc() -> Check:
 
 
 def check_open_files(limit: int) -> Check:
-    """The hard limit counts: the broker raises its soft one to that."""
+    """Check the hard limit, because the broker raises its soft limit to it."""
     detail = f"limit is {limit}"
     if limit < OPEN_FILES_MIN:
         return Check(
@@ -154,13 +154,13 @@ def check_clock(now_s: float, data: str | None) -> Check:
             "clock",
             WARN,
             f"segments were written {ahead_s} s ahead of {shown}",
-            "check NTP: the clock went back",
+            "check NTP: the clock was set back",
         )
     return Check("clock", OK, shown)
 
 
 def check_services(missing: str | None) -> Check:
-    """Are the packages installed that the schema registry and the REST proxy need?"""
+    """Check that the packages of the schema registry and the REST proxy are installed."""
     if missing is None:
         return Check("http services", OK, "'ottla registry' and 'ottla rest' can run")
     remedy = f"in a checkout: {extras.install_command(extras.EDGE)}"
@@ -202,7 +202,7 @@ def _check_free_space(path: str) -> Check:
     free = shutil.disk_usage(path).free
     text = f"{free / (1 << 30):.1f} GiB free"
     if free < FREE_BYTES_MIN:
-        return Check("disk", FAIL, text, "free some, or lower retention.ms and retention.bytes")
+        return Check("disk", FAIL, text, "free some space, or lower retention.ms and retention.bytes")
     return Check("disk", OK, text)
 
 
@@ -231,7 +231,7 @@ def _is_locked(path: str) -> bool:
     except OSError:
         return False
     try:
-        # Ottla locks with flock, Apache Kafka with fcntl: neither sees the other's.
+        # Ottla locks with flock, Apache Kafka with fcntl, and neither lock blocks the other.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -267,8 +267,8 @@ def _open_file_limit() -> int:
 
 def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
     """Check that the address accepts connections, that a Kafka broker answers, and that its brokers are reachable."""
-    from ottla.cli.cluster import connect, refusal
-    from ottla.cli.listeners import who_listens
+    from ottla.cli.cluster import refusal
+    from ottla.cli.listeners import find_listener
 
     refusals = {
         f"{host}:{port}": refusal(host, port, connection.timeout_s)
@@ -276,7 +276,7 @@ def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
     }
     for address, reason in refusals.items():
         if reason is None:
-            listener = who_listens(int(address.rpartition(":")[2]))
+            listener = find_listener(int(address.rpartition(":")[2]))
             yield Check("address", OK, f"{address} accepts connections{f' ({listener})' if listener else ''}")
         elif connection.bootstrap_named:
             yield Check("address", FAIL, f"{address}: {reason}", "start a broker there with 'ottla broker', or fix -b")
@@ -285,7 +285,7 @@ def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
     if all(refusals.values()):
         return
     try:
-        brokers = connect(connection).brokers()
+        brokers = connection.connect().brokers()
     except click.ClickException as error:
         yield Check("protocol", FAIL, f"no Kafka broker answers: {error.message}", "check which program listens there")
         return

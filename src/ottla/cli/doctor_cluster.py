@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -10,15 +10,14 @@ from ottla.cli.cluster_admin import ClusterState
 from ottla.cli.cluster_status import describe_status, opened
 from ottla.cli.connection import ClusterOptions
 from ottla.cli.doctor import FAIL, OK, WARN, Check
+from ottla.cli.output import format_first
 
-#: names in one line
-_NAMED_MAX = 3
-#: part of the partitions that other replicas than the preferred ones may lead; brokers balance at this limit, too
+#: the share of partitions that may be led by other replicas than the preferred ones; brokers use the same limit
 _NOT_PREFERRED_MAX = 0.1
 
 
 def check_partitions(connection: ClusterOptions) -> Iterator[Check]:
-    """Yield the checks of a cluster that answers; one that fails if it stops to answer."""
+    """Yield the checks of the cluster. The check fails if the cluster stops answering."""
     try:
         with opened(connection) as admin:
             state = admin.state()
@@ -64,21 +63,17 @@ def _check_replicas(summary: dict[str, object], is_broker_missing: bool) -> Chec
     start = "start the brokers that do not run" if is_broker_missing else "see the logs of the brokers"
     if names := by_problem.get("no leader"):
         return Check(
-            "partitions", FAIL, f"{len(names)} without a leader ({_some(names)})",
+            "partitions", FAIL, f"{len(names)} without a leader ({format_first(names)})",
             f"{start}; only if their data is lost: 'ottla cluster elect --unclean TOPIC'",
         )  # fmt: skip
     if names := by_problem.get("under min.insync.replicas"):
-        text = f"{len(names)} with fewer in-sync replicas than min.insync.replicas refuse acks=all ({_some(names)})"
+        text = (
+            f"{len(names)} with fewer in-sync replicas than min.insync.replicas refuse acks=all ({format_first(names)})"
+        )
         return Check("partitions", FAIL, text, start)
     if names := by_problem.get("replicas not in sync"):
-        text = f"{len(names)} with replicas that are not in sync ({_some(names)})"
+        text = f"{len(names)} with replicas that are not in sync ({format_first(names)})"
         return Check("partitions", WARN, text, f"{start}; 'ottla cluster status --wait' waits until they are in sync")
     if names := by_problem.get("replicas added"):
         return Check("partitions", OK, f"{len(names)} get more replicas; see 'ottla cluster reassign'")
     return Check("partitions", OK, f"{summary['partitions']}, all replicas in sync")
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = len(listed) - _NAMED_MAX
-    return ", ".join(listed[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""`ottla doctor security`: what the settings of a broker leave open. Reads files only; the broker need not run.
+"""`ottla doctor security`: checks of the security of a broker's settings. Reads files only; the broker need not run.
 
-Each check returns verdicts with what to do. "fail" is for what lets strangers in or keeps clients out, "warn" for what
-may be intended.
+"fail" means that clients without rights get access or that clients with rights get none, "warn" that the setting may
+be intended.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PASSWORD_CHARS_MIN = 12
 
 
 def check_security(config: str, now: datetime.datetime) -> Iterator[Check]:
-    """Yield what the settings in a file leave open."""
+    """Yield the verdicts about the settings in a file."""
     try:
-        settings = gather_settings({}, config, None, (), None, None)
+        settings = gather_settings({}, config_file=config)
     except (InvalidSettings, ValueError) as error:
         yield Check("settings", FAIL, "; ".join(str(error).splitlines()), "correct the file")
         return
@@ -98,7 +98,7 @@ def _check_listener(endpoint: Endpoint, settings: BrokerSettings) -> Iterator[Ch
 
 
 def _check_logins(listener: str, settings: BrokerSettings) -> Iterator[Check]:
-    """Yield passwords in the settings that can be guessed. They are not shown."""
+    """Yield a warning for short passwords in the settings. They are not shown."""
     texts = {"sasl.jaas.config": settings.of_listener(listener).sasl_jaas_config}
     prefix = f"listener.name.{listener.lower()}."
     texts |= {
@@ -197,7 +197,7 @@ def _check_rights(settings: BrokerSettings) -> Iterator[Check]:
         return
     if not users:
         yield Check(
-            "super users", FAIL, "there is none, so nobody can create the first ACL", "set super.users=User:NAME"
+            "super users", FAIL, "there is none, so no user can create the first ACL", "set super.users=User:NAME"
         )
     elif "User:ANONYMOUS" in users:
         yield Check("super users", FAIL, "clients without a login may do everything", "remove User:ANONYMOUS")

@@ -1,4 +1,4 @@
-"""Kafka's error codes as failures of a command: each says what to do next, and has an exit code."""
+"""Failures for Kafka's error codes, each with the next step and an exit code."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from ottla.cli.output import shown
 from ottla.client.errors import code_name
 from ottla.model.errors import ErrorCode
 
-COORDINATOR_AWAY = frozenset(
+COORDINATOR_UNAVAILABLE = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
-#: errors that pass: a leader or a coordinator is being elected, or is not ready yet
-_PASSING = COORDINATOR_AWAY | {
+#: transient errors: a leader or a coordinator is being elected, or is not ready yet
+_TRANSIENT = COORDINATOR_UNAVAILABLE | {
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 }
 GROUP_ACTIVE = frozenset({ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID})
-#: what the user needs an ACL for
+#: the resource that the user needs an ACL for
 _FORBIDDEN = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "group",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "cluster, or to write to the topic",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
 }
-#: the command that lists what does not exist
+#: the command that lists the objects that exist
 _LISTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "ottla topic list",
     ErrorCode.GROUP_ID_NOT_FOUND: "ottla group list",
@@ -33,45 +33,45 @@ _LISTS = {
 
 
 class TryAgain(NotHealthy):
-    """The request was refused for a reason that passes."""
+    """The request failed with a transient error. A retry may succeed."""
 
 
 def check(code: int, subject: str, text: str | None = None, *, topic: str | None = None) -> None:
-    """Raise the failure that an error code means for `subject`; 0 is no error."""
+    """Raise the failure that an error code means for `subject`; 0 is not an error."""
     if code:
         raise failure_of(code, subject, text, topic=topic)
 
 
 def failure_of(code: int, subject: str, text: str | None = None, *, topic: str | None = None) -> Failure:
     """Return the failure that an error code means. `text` is that of the broker, `topic` the topic of the request."""
-    said = f"{code_name(code)}, {shown(text)}" if text else code_name(code)
+    reason = f"{code_name(code)}, {shown(text)}" if text else code_name(code)
     if code in _FORBIDDEN and not text:
-        said = "the cluster does not allow this client to do that"
-    return explain(code, subject, said, topic=topic)
+        reason = "the cluster does not allow this client to do that"
+    return explain(code, subject, reason, topic=topic)
 
 
-def explain(code: int, subject: str, said: str, *, topic: str | None = None) -> Failure:
-    """Return the failure that an error code means, with what `said` reports about the code where that helps."""
+def explain(code: int, subject: str, reason: str, *, topic: str | None = None) -> Failure:
+    """Return the failure that an error code means. `reason` is the text for codes without a message of their own."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic is not None:
         return no_such_topic(topic)
     if code in _LISTS:
         return NotFound(f"{subject} does not exist; see '{_LISTS[ErrorCode(code)]}'")
-    if code in _PASSING:
-        return TryAgain(f"{subject}: {said}; try again in a moment, or see 'ottla doctor'")
+    if code in _TRANSIENT:
+        return TryAgain(f"{subject}: {reason}; try again in a moment, or see 'ottla doctor'")
     if code == ErrorCode.REQUEST_TIMED_OUT:
-        return NotHealthy(f"{subject}: {said}; see 'ottla doctor'")
+        return NotHealthy(f"{subject}: {reason}; see 'ottla doctor'")
     if code == ErrorCode.TOPIC_ALREADY_EXISTS:
         return Failure(f"{subject} already exists; pass --if-not-exists if that is fine")
     if code in GROUP_ACTIVE:
         return Failure(f"{subject} has active members; stop its consumers, then try again")
     if code == ErrorCode.SASL_AUTHENTICATION_FAILED:
-        return Failure(f"the broker refused this client: {said}; set security.* and sasl.* with -X")
+        return Failure(f"the broker refused this client: {reason}; set security.* and sasl.* with -X")
     if code in _FORBIDDEN:
         what = _FORBIDDEN[ErrorCode(code)]
-        return Failure(f"{subject}: {said}; the user needs an ACL for the {what}: 'ottla acl add --help' shows how")
+        return Failure(f"{subject}: {reason}; the user needs an ACL for the {what}: 'ottla acl add --help' shows how")
     if code == ErrorCode.UNSUPPORTED_VERSION:
-        return Failure(f"the broker cannot do this: {said}")
-    return Failure(f"{subject}: {said}")
+        return Failure(f"the broker does not support this request: {reason}; use a newer broker")
+    return Failure(f"{subject}: {reason}")
 
 
 def no_such_topic(name: str) -> NotFound:

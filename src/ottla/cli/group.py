@@ -1,4 +1,4 @@
-"""`ottla group`: list, describe and delete consumer groups; its other verbs have files of their own."""
+"""`ottla group`: list, describe and delete consumer groups; the other commands have files of their own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,19 @@ from ottla.cli.group_offsets import delete_offsets
 from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
+from ottla.cli.options import deletion_dry_run_option, filter_option, yes_option
 from ottla.cli.outages import warn_incomplete
-from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_named, shown
+from ottla.cli.output import (
+    NAME,
+    TABLE,
+    Column,
+    format_fields,
+    format_table,
+    output_option,
+    print_descriptions,
+    print_rows,
+    shown,
+)
 from ottla.cli.topic_state import Outcome, report_outcomes
 
 if TYPE_CHECKING:
@@ -58,20 +69,8 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(_STATES, case_sensitive=False),
-    multiple=True,
-    help="List only groups in this state. Repeatable.",
-)
-@click.option(
-    "--type",
-    "types",
-    type=click.Choice(_TYPES, case_sensitive=False),
-    multiple=True,
-    help="List only groups of this type. Repeatable.",
-)
+@filter_option("--state", "states", _STATES, "List only groups in this state.")
+@filter_option("--type", "types", _TYPES, "List only groups of this type.")
 @connection_options
 @output_option()
 def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
@@ -80,9 +79,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Clu
     If a partition of the topic __consumer_offsets has no leader, its groups are missing: the others are printed, with a
     warning on standard error and exit code 4.
     """
-    from ottla.cli.cluster import connect
-
-    groups, failures = connect(connection).groups()
+    groups, failures = connection.connect().groups()
     rows = [
         {
             "consumer_group_id": group.group_id,
@@ -95,7 +92,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Clu
         for group in groups
         if (not states or group.state in states) and (not types or group.group_type in types)
     ]
-    print_named(rows, _LIST_COLUMNS, output, "consumer_group_id")
+    print_rows(rows, _LIST_COLUMNS, output, "consumer_group_id")
     warn_incomplete(failures)
 
 
@@ -122,10 +119,8 @@ def describe(
     has no lag, which differs from a lag of 0. The states Assigning and Reconciling of groups of type consumer are
     shown as Unknown.
     """
-    from ottla.cli.cluster import connect
-
     everything = not (with_state or with_members or with_offsets)
-    cluster = connect(connection)
+    cluster = connection.connect()
     states = cluster.describe_groups(list(dict.fromkeys(names)))
     described = []
     for group in states:
@@ -138,13 +133,11 @@ def describe(
         "members": with_members or (everything and output != TABLE),
         "offsets": everything or with_offsets,
     }
-    if output == TABLE:
-        click.echo("\n\n".join(_format_description(row, wanted) for row in described), nl=bool(described))
-    else:
+    if output != TABLE:
         hidden = {view for view in ("members", "offsets") if not wanted[view]}
-        rows = [{key: value for key, value in row.items() if key not in hidden} for row in described]
-        print_named(rows, (), output, "consumer_group_id")
-    _leave_if_missing(states)
+        described = [{key: value for key, value in row.items() if key not in hidden} for row in described]
+    print_descriptions(described, lambda row: _format_description(row, wanted), output, "consumer_group_id")
+    _fail_if_missing(states)
 
 
 @command.command("delete")
@@ -159,8 +152,8 @@ def describe(
     help="With --offsets: delete the commits in this topic, or in these partitions of it. Repeatable.",
 )
 @click.option("--if-exists", is_flag=True, help="Succeed if a group does not exist.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
+@yes_option
+@deletion_dry_run_option
 @connection_options
 @output_option()
 def delete(
@@ -181,16 +174,14 @@ def delete(
     """
     if only_offsets != bool(topics):
         raise click.UsageError("--offsets and --topic go together; without both, the whole group is deleted")
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     states = cluster.describe_groups(list(dict.fromkeys(names)))
     missing = [shown(group.group_id) for group in states if not group.exists]
     if missing and not if_exists:
         raise NotFound(f"group {', '.join(missing)} does not exist; nothing was deleted, see 'ottla group list'")
     if only_offsets:
         found = [group.group_id for group in states if group.exists]
-        delete_offsets(cluster, found, parse_topics(topics), connection, yes=yes, dry_run=dry_run, output=output)
+        delete_offsets(cluster, found, parse_topics(topics), yes=yes, dry_run=dry_run, output=output)
         return
     for group in states:
         if group.members:
@@ -216,7 +207,7 @@ def _report(outcomes: Sequence[Outcome], done: str, output: str) -> None:
     report_outcomes(outcomes, done, output, noun="group", name_field="consumer_group_id")
 
 
-def _leave_if_missing(states: Iterable[GroupState]) -> None:
+def _fail_if_missing(states: Iterable[GroupState]) -> None:
     missing = [
         NotFound(f"group {shown(g.group_id)} does not exist; see 'ottla group list'") for g in states if not g.exists
     ]
@@ -306,7 +297,7 @@ def _format_state(row: dict[str, Any]) -> str:
     }
     if row["max_time_lag_ms"] is not None:
         pairs["TIME LAG"] = _format_time_lag(row["max_time_lag_ms"])
-    return "\n".join(f"{key:<11}  {value}" for key, value in pairs.items())
+    return format_fields(pairs)
 
 
 def _format_assignment(member: dict[str, Any]) -> str | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
+from ottla.cli.duration import current_time_ms
 from ottla.cli.failure import Failure
 from ottla.model.types import TopicPartition
 
@@ -44,9 +45,9 @@ class PartitionLag:
     name: TopicPartition
     committed: int | None
     log_end: int | None
-    time_lag_ms: int | None
     #: the member that the partition is assigned to
     member: GroupMember | None
+    time_lag_ms: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -63,41 +64,26 @@ class PartitionLag:
 def measure_lag(cluster: ClusterClient, group: GroupState, *, time_limit_s: float | None) -> list[PartitionLag]:
     """Return the lag of every partition of the topics in which the group has commits or assigned partitions.
 
-    A partition without a commit is among them, because its records may still be unread. Without `time_limit_s` no
-    time lag is read.
+    Partitions without a commit are included, because none of their records may have been read. Without `time_limit_s`
+    no time lag is read.
     """
     committed = cluster.committed_offsets(group.group_id)
     holders = {name: member for member in group.members for name in member.partitions}
     topics = cluster.topics() if committed or holders else {}
     read = {name.topic for name in (*committed, *holders)} & topics.keys()
-    every = [TopicPartition(topic, one.partition) for topic in read for one in topics[topic].partitions]
+    every = [each.name for topic in read for each in topics[topic].partitions]
     names = sorted({*committed, *holders, *every})
     ends = _log_ends(cluster, topics, names)
     found = [
-        PartitionLag(
-            name=name,
-            committed=committed.get(name),
-            log_end=ends.get(name),
-            time_lag_ms=None,
-            member=holders.get(name),
-        )
+        PartitionLag(name=name, committed=committed.get(name), log_end=ends.get(name), member=holders.get(name))
         for name in names
     ]
     if time_limit_s is None:
         return found
     behind = {lag.name: lag.committed for lag in found if lag.committed is not None and lag.lag}
     timestamps = read_first_timestamps(cluster, behind, time_limit_s)
-    now_ms = time.time_ns() // 1_000_000
-    return [
-        PartitionLag(
-            name=lag.name,
-            committed=lag.committed,
-            log_end=lag.log_end,
-            time_lag_ms=_time_lag_ms(lag, timestamps, now_ms),
-            member=lag.member,
-        )
-        for lag in found
-    ]
+    now_ms = current_time_ms()
+    return [replace(lag, time_lag_ms=_time_lag_ms(lag, timestamps, now_ms)) for lag in found]
 
 
 def read_first_timestamps(
@@ -110,15 +96,13 @@ def read_first_timestamps(
     if not starts:
         return {}
     found: dict[TopicPartition, int | None] = {}
-    reader = cluster.reader(_READER)
-    try:
-        reader.assign(starts)
-        _read_each_once(reader, starts, found, time_limit_s)
-    except Failure as failure:
-        # A user without the right to read the records still gets the other columns.
-        click.echo(f"warning: time lag not read: {failure.message}", err=True)
-    finally:
-        reader.close()
+    with cluster.reader(_READER) as reader:
+        try:
+            reader.assign(starts)
+            _read_each_once(reader, starts, found, time_limit_s)
+        except Failure as failure:
+            # A user who may not read the records still gets the other columns.
+            click.echo(f"warning: time lag not read: {failure.message}", err=True)
     return found
 
 
@@ -169,11 +153,6 @@ def _log_ends(
     cluster: ClusterClient, topics: Mapping[str, TopicState], names: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     # A commit may be older than the deletion of its topic, and a partition without a leader cannot be asked.
-    led = {
-        (topic.name, partition.partition)
-        for topic in topics.values()
-        for partition in topic.partitions
-        if partition.leader is not None
-    }
+    led = {each.name for topic in topics.values() for each in topic.partitions if each.leader is not None}
     found = cluster.find_offsets([name for name in names if name in led], "latest")
     return {name: at.offset for name, at in found.items() if at.offset is not None}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.cli.group_state import GroupListing, GroupMember, GroupState
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import Cluster, only_row
 from ottla.client.errors import BrokerError, UnsupportedByBroker
 from ottla.client.protocol.metadata import CoordinatorType, Node, by_topic
 from ottla.model.errors import ErrorCode
@@ -20,6 +20,11 @@ from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from ottla.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
@@ -61,7 +66,7 @@ def _describe_consumer(cluster: Cluster, node: Node, group: str, deadline: float
         answer = cluster.ask(node, ConsumerGroupDescribeRequest(group_ids=[group]), deadline=deadline)
     except UnsupportedByBroker:
         return None
-    (row,) = answer.groups
+    row = only_row(answer.groups, str(node))
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     _check(row.error_code, group, row.error_message)
@@ -85,7 +90,8 @@ def _describe_consumer(cluster: Cluster, node: Node, group: str, deadline: float
 
 
 def _describe_classic(cluster: Cluster, node: Node, group: str, deadline: float) -> GroupState:
-    (row,) = cluster.ask(node, DescribeGroupsRequest(groups=[group]), deadline=deadline).groups
+    answer = cluster.ask(node, DescribeGroupsRequest(groups=[group]), deadline=deadline)
+    row = only_row(answer.groups, str(node))
     if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return _state_of(group, node, _DEAD, "classic", "", members=[], is_simple=True)
     _check(row.error_code, group, row.error_message)
@@ -178,12 +184,7 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) 
     def attempt(node: Node, deadline: float) -> dict[TopicPartition, int]:
         request = OffsetCommitRequest(group_id=group, topics=topics)
         answer = cluster.ask(node, request, deadline=deadline, version_max=_OFFSET_COMMIT_MAX)
-        codes = {
-            TopicPartition(topic.name, row.partition_index): row.error_code
-            for topic in answer.topics
-            for row in topic.partitions
-            if row.error_code
-        }
+        codes = _codes(answer)
         for code in codes.values():
             error = BrokerError(code, f"group {group}")
             # A request that reached a former coordinator has committed nothing.
@@ -194,12 +195,39 @@ def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) 
     return cluster.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
 
 
+def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Delete committed offsets of a group. Return the error codes of the partitions that were refused."""
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=tp.partition) for tp in rows]
+        )
+        for topic, rows in by_topic(partitions).items()
+    ]
+
+    def attempt(node: Node, deadline: float) -> dict[TopicPartition, int]:
+        answer = cluster.ask(node, OffsetDeleteRequest(group_id=group, topics=topics), deadline=deadline)
+        _check(answer.error_code, group)
+        return _codes(answer)
+
+    return cluster.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
+
+
+def _codes(answer: Any) -> dict[TopicPartition, int]:
+    """Return the error codes of the partitions that were refused."""
+    return {
+        TopicPartition(topic.name, row.partition_index): row.error_code
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.error_code
+    }
+
+
 def delete(cluster: Cluster, group: str) -> None:
     """Delete a group. Raise BrokerError if it has members or does not exist."""
 
     def attempt(node: Node, deadline: float) -> None:
-        (row,) = cluster.ask(node, DeleteGroupsRequest(groups_names=[group]), deadline=deadline).results
-        _check(row.error_code, group)
+        answer = cluster.ask(node, DeleteGroupsRequest(groups_names=[group]), deadline=deadline)
+        _check(only_row(answer.results, str(node)).error_code, group)
 
     cluster.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
 

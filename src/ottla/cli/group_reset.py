@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
@@ -16,11 +15,12 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.duration import parse_duration_ms
+from ottla.cli.duration import current_time_ms, parse_duration_ms
 from ottla.cli.failure import Failure, NotFound, exit_if_failed
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.offsets import partitions_of
-from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows, shown
+from ottla.cli.options import Parsed
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_first, output_option, print_rows, shown
 from ottla.cli.position import parse_time_ms
 from ottla.model.types import TopicPartition
 
@@ -112,7 +112,7 @@ def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: An
 )
 @_target_option(
     "--by-duration",
-    lambda text: Target("time", _now_ms() - parse_duration_ms(text)),
+    lambda text: Target("time", current_time_ms() - parse_duration_ms(text)),
     metavar="SPAN",
     help="To the first record of the last SPAN, such as 1h30m or PT1H30M.",
 )
@@ -159,9 +159,7 @@ def reset(
         raise click.UsageError("--dry-run and --execute cannot be combined")
     if export and output != TABLE:
         raise click.UsageError(f"--export has its own format and cannot be combined with -o {output}")
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     (state,) = cluster.describe_groups([group])
     if not state.exists and (all_topics or target.kind == "shift"):
         raise NotFound(f"group {shown(group)} does not exist; name topics with --topic to create it, or see "
@@ -176,12 +174,30 @@ def reset(
     _run(cluster, state, plan, execute=execute, undone=undone, output="csv" if export else output)
 
 
+def _parse_where(text: str) -> Target:
+    if text in ("start", "beginning"):
+        return Target("earliest")
+    if text == "end":
+        return Target("latest")
+    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
+        return Target("offset", int(text))
+    try:
+        return Target("time", _parse_time(text.removeprefix("@")))
+    except ValueError as error:
+        raise ValueError(f"{error}, or start, end, an offset") from None
+
+
+def _parse_time(text: str) -> int:
+    return parse_time_ms(text, current_time_ms())
+
+
 @click.command("seek")
 @click.argument("group", metavar="GROUP", type=GROUP_NAME)
 @click.option(
     "--to",
-    "where",
+    "target",
     metavar="start|end|TIME|OFFSET",
+    type=Parsed("position", _parse_where),
     required=True,
     help="start, end, an offset, or a time: @MS, ISO 8601, or a duration before now such as -90m.",
 )
@@ -195,16 +211,13 @@ def reset(
 @connection_options
 @output_option(TABLE, JSON, YAML)
 def seek(
-    *, group: str, where: str, topics: tuple[str, ...], dry_run: bool, connection: ClusterOptions, output: str
+    *, group: str, target: Target, topics: tuple[str, ...], dry_run: bool, connection: ClusterOptions, output: str
 ) -> None:
     """Move the offsets of a group: the short form of reset --execute.
 
     The consumers of the group must be stopped.
     """
-    target = _parse_where(where)
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     (state,) = cluster.describe_groups([group])
     if not state.exists:
         raise NotFound(f"group {shown(group)} does not exist; 'ottla group reset' can create it")
@@ -214,8 +227,10 @@ def seek(
     plan = make_plan(cluster, names, committed, target)
     if target.kind == "offset" and plan and all(planned.new < target.value for planned in plan):
         # The user may have meant a time and forgotten the @. Committing the end would skip all records.
-        raise Failure(f"offset {target.value} is beyond the end of every partition; write @{where} if it is a time, "
-                      "or --to end")  # fmt: skip
+        raise Failure(
+            f"offset {target.value} is beyond the end of every partition; write @{target.value} if it is a time, or "
+            "--to end"
+        )
     _run(cluster, state, plan, execute=not dry_run, undone="nothing was changed", output=output)
 
 
@@ -229,7 +244,7 @@ def make_plan(
     for name in names:
         start, end, current = starts[name].offset or 0, ends[name].offset or 0, committed.get(name)
         found = at_time[name].offset if target.kind == "time" else None
-        wanted, note = _wanted(target, name, (start, end), current, found)
+        wanted, note = _requested(target, name, (start, end), current, found)
         if wanted is None:
             click.echo(f"note: {name.topic}-{name.partition} is skipped: {note}", err=True)
             continue
@@ -241,7 +256,7 @@ def make_plan(
     return plan
 
 
-def _wanted(
+def _requested(
     target: Target, name: TopicPartition, log: tuple[int, int], current: int | None, found: int | None
 ) -> tuple[int | None, str]:
     """Return the offset that was asked for, or None, and a note about it. `log` has its first and its end offset."""
@@ -254,7 +269,7 @@ def _wanted(
         case "offset":
             return target.value, ""
         case "time":
-            return (end, "no record is that new, moved to the end") if found is None else (found, "")
+            return (end, "no record is at or after this time, moved to the end") if found is None else (found, "")
         case "shift":
             return (None, "no commit to shift from") if current is None else (current + target.value, "")
         case "current":
@@ -277,7 +292,7 @@ def parse_offsets_file(file: Iterable[str] | IO[str]) -> dict[tuple[str, int], i
                 raise ValueError(f"line {lines.line_num}: {','.join(cells)!r:.80} is not TOPIC,PARTITION,OFFSET")
             name = (words[0], int(words[1]))
             if name in offsets:
-                raise ValueError(f"line {lines.line_num}: {name[0]}-{name[1]} stands there twice")
+                raise ValueError(f"line {lines.line_num}: {name[0]}-{name[1]} occurs twice; keep one of the lines")
             offsets[name] = int(words[2])
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"line {lines.line_num + 1}: {error}") from None
@@ -341,10 +356,9 @@ def _refusal(group: GroupState) -> Failure | None:
     if not group.members:
         return None
     clients = sorted({f"{member.client_id} at {member.host}" for member in group.members})
-    more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
     return Failure(
         f"group {shown(group.group_id)} still has active members ({len(group.members)}), so its offsets cannot be set; "
-        f"stop {shown(', '.join(clients[:3]))}{more}, wait until 'ottla group describe' says Empty, then try again"
+        f"stop {shown(format_first(clients))}, wait until 'ottla group describe' says Empty, then try again"
     )
 
 
@@ -373,7 +387,7 @@ def _named_partitions(cluster: ClusterClient, texts: Iterable[str]) -> list[Topi
 
 
 def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
-    """Read texts of the form TOPIC[:P,...]: the numbers of each topic, None for all of them."""
+    """Return the partition numbers of each topic in texts of the form TOPIC[:P,...]; None stands for all."""
     wanted: dict[str, set[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
@@ -395,7 +409,7 @@ def _partitions_in_file(cluster: ClusterClient, offsets: Mapping[tuple[str, int]
 
 
 def _existing_partitions(cluster: ClusterClient, wanted: Mapping[str, set[int] | None]) -> list[TopicPartition]:
-    """The partitions of each topic with these numbers, or all; raises `NotFound` for one that is not there."""
+    """Return the partitions of each topic with these numbers, or all. Raise NotFound if one does not exist."""
     every = partitions_of(cluster, tuple(wanted))
     for topic, numbers in wanted.items():
         missing = (numbers or set()) - {name.partition for name in every if name.topic == topic}
@@ -405,7 +419,7 @@ def _existing_partitions(cluster: ClusterClient, wanted: Mapping[str, set[int] |
 
 
 def _committed_partitions(cluster: ClusterClient, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Those that still exist: a commit outlives its topic."""
+    """Return the committed partitions that still exist. A commit is kept when its topic is deleted."""
     known = cluster.topics()
     names = []
     for name in committed:
@@ -413,26 +427,5 @@ def _committed_partitions(cluster: ClusterClient, committed: Mapping[TopicPartit
         if state is not None and name.partition < len(state.partitions):
             names.append(name)
         else:
-            click.echo(f"note: {name.topic}-{name.partition} is skipped: it does not exist any more", err=True)
+            click.echo(f"note: {name.topic}-{name.partition} is skipped: it no longer exists", err=True)
     return names
-
-
-def _parse_where(text: str) -> Target:
-    if text in ("start", "beginning"):
-        return Target("earliest")
-    if text == "end":
-        return Target("latest")
-    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        return Target("offset", int(text))
-    try:
-        return Target("time", _parse_time(text.removeprefix("@")))
-    except ValueError as error:
-        raise click.BadParameter(f"{error}, or start, end, an offset", param_hint="'--to'") from None
-
-
-def _parse_time(text: str) -> int:
-    return parse_time_ms(text, _now_ms())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -36,13 +36,9 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState:
+class GroupState(GroupListing):
     """A group as its coordinator describes it."""
 
-    group_id: str
-    is_simple: bool
-    state: str
-    group_type: str
     assignor: str | None
     coordinator: Node
     members: tuple[GroupMember, ...]

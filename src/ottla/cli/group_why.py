@@ -1,7 +1,7 @@
 """`ottla group why`: the last rebalances of a group, who caused them, and which setting to look at.
 
 Ottla brokers write one JSON record per finished rebalance to a compacted topic, keyed by group and generation modulo
-20. The topic is small, so it is read whole, and what it holds is taken as text from anybody: checked, and escaped.
+20. The topic is small, so all of it is read. Any client may write to it, so its records are validated and escaped.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.duration import format_duration_ms
+from ottla.cli.duration import current_time_ms, format_duration_ms, format_local_time
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.names import GROUP_NAME
-from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data, shown
+from ottla.cli.output import JSON, TABLE, YAML, format_count, output_option, print_data, shown
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -52,24 +51,26 @@ _CAUSE_TEXTS = {
 
 
 class Advice(NamedTuple):
-    """What to look at after a cause of one kind."""
+    """The settings to check and the explanation for one kind of cause."""
 
     settings: tuple[str, ...]
     text: str
 
 
-#: by the broker's word for the cause
+#: by the kind of cause, as brokers write it
 ADVICE: Mapping[str, Advice] = {
     "joined": Advice(
         ("group.instance.id", "group.initial.rebalance.delay.ms"),
-        "Normal when you scale out. If it is each restart, give members a group.instance.id; if many start at once, "
-        "raise the delay.",
+        "Normal when you scale out. If it happens at each restart, give members a group.instance.id; if many start at "
+        "once, raise the delay.",
     ),
     "left": Advice(
         ("group.instance.id",),
-        "Normal when you scale in. In a rolling restart, static members come back to their partitions unnoticed.",
+        "Normal when you scale in. In a rolling restart, static members get their partitions back without a rebalance.",
     ),
-    "removed by an administrator": Advice((), "Somebody removed the member by hand; ask who, and whether it is done."),
+    "removed by an administrator": Advice(
+        (), "An administrator removed the member; check that the removal was intended and is complete."
+    ),
     "session timeout": Advice(
         ("session.timeout.ms", "heartbeat.interval.ms"),
         "No heartbeat in time: a killed process, a long pause (garbage collection, a frozen container) or a lost "
@@ -126,9 +127,7 @@ def why(name: str, count: int, connection: ClusterOptions, output: str) -> None:
     Shows the cause, the duration and the setting to check. Reads the topic in which Ottla brokers record the causes of
     rebalances. Other brokers have no such topic.
     """
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     values = read_journal(cluster, name, connection.timeout_s)
     rebalances = parse_journal(values or (), name)[:count]
     if not rebalances:
@@ -139,30 +138,27 @@ def why(name: str, count: int, connection: ClusterOptions, output: str) -> None:
             output,
         )
     elif rebalances:
-        click.echo(format_report(name, rebalances, time.time_ns() // 1_000_000, drawing=_can_draw()))
+        click.echo(format_report(name, rebalances, current_time_ms(), drawing=_can_draw()))
 
 
 def read_journal(cluster: ClusterClient, group: str, time_limit_s: float) -> list[bytes] | None:
-    """Return the last value under each key of this group in each partition; None when the cluster has no journal.
+    """Return the last value under each key of this group in each partition; None if the cluster has no journal.
 
     A group has entries in several partitions if its coordinator has moved to another broker.
     """
     topic = cluster.topics().get(JOURNAL_TOPIC)
     if topic is None:
         return None
-    names = [TopicPartition(JOURNAL_TOPIC, partition.partition) for partition in topic.partitions]
+    names = [partition.name for partition in topic.partitions]
     starts, ends = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
     unread = {
         name: at.offset for name, at in ends.items() if at.offset is not None and at.offset > (starts[name].offset or 0)
     }
     if not unread:
         return []
-    reader = cluster.reader({"isolation.level": "read_uncommitted", "fetch.wait.max.ms": 100})
-    try:
+    with cluster.reader({"isolation.level": "read_uncommitted", "fetch.wait.max.ms": 100}) as reader:
         reader.assign({name: starts[name].offset or 0 for name in unread})
         return _keep_last_values(reader, unread, f"{group}/".encode(), time_limit_s)
-    finally:
-        reader.close()
 
 
 def _keep_last_values(
@@ -187,7 +183,7 @@ def _keep_last_values(
 
 def _keep(last: dict[tuple[int, bytes], bytes], message: Message, key_start: bytes) -> None:
     key, value = message.key(), message.value()
-    # A group's name may have slashes of its own, so only digits may stand behind ours.
+    # The name of a group may contain slashes, so the key must end with the prefix and digits.
     if not isinstance(key, bytes) or not key.startswith(key_start) or not key[len(key_start) :].isdigit():
         return
     place = message.partition() or 0, key
@@ -197,7 +193,7 @@ def _keep(last: dict[tuple[int, bytes], bytes], message: Message, key_start: byt
 
 
 def parse_journal(values: Sequence[bytes], group: str) -> list[dict[str, Any]]:
-    """The rebalances in these records, newest first. What is no entry of the journal is passed over."""
+    """Return the rebalances in these records, newest first. Other records are ignored."""
     entries = [entry for value in values if (entry := _parse_entry(value, group)) is not None]
     return sorted(entries, key=lambda entry: (entry["started_ms"], entry["generation"]), reverse=True)
 
@@ -212,7 +208,7 @@ def _parse_entry(value: bytes, group: str) -> dict[str, Any] | None:
     entry: dict[str, Any] = {"type": str(found.get("groupType"))}
     for field, name in _NUMBERS.items():
         number = found.get(field)
-        # The bound keeps a point in time within what a calendar can show.
+        # Larger numbers are not times that a calendar has.
         if type(number) is not int or not 0 <= number < 2**47:
             return None
         entry[name] = number
@@ -225,7 +221,7 @@ def _parse_entry(value: bytes, group: str) -> dict[str, Any] | None:
 
 
 def _text(value: object) -> str | None:
-    # JSON can spell halves of characters, which no output can.
+    # JSON can have single surrogates, which cannot be printed.
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
@@ -239,10 +235,10 @@ def _explain_absence(cluster: ClusterClient, name: str, *, has_journal: bool) ->
 
 
 def format_report(name: str, rebalances: Sequence[Mapping[str, Any]], now_ms: int, *, drawing: bool) -> str:
-    """The page for people."""
+    """Return the report as text."""
     total = format_duration_ms(sum(one["duration_ms"] for one in rebalances))
     since = format_duration_ms(max(now_ms - rebalances[-1]["started_ms"], 0))
-    head = f"GROUP  {shown(name)}: {_plural(len(rebalances), 'rebalance')} in the last {since}, {total} in all"
+    head = f"GROUP  {shown(name)}: {format_count(len(rebalances), 'rebalance')} in the last {since}, {total} in all"
     blocks = [head]
     if drawing and len(rebalances) > 1:
         blocks.append(draw_timeline(rebalances, now_ms))
@@ -252,24 +248,24 @@ def format_report(name: str, rebalances: Sequence[Mapping[str, Any]], now_ms: in
 
 
 def draw_timeline(rebalances: Sequence[Mapping[str, Any]], now_ms: int) -> str:
-    """Time runs to the right; a column is as high as the rebalances that began in it were long."""
+    """Return a bar chart over time. A bar is as high as the rebalances that began in its column took."""
     first_ms = rebalances[-1]["started_ms"]
     span_ms = max(now_ms - first_ms, 1)
     durations = [0] * _TIMELINE_WIDTH
     for one in rebalances:
         at = min(max(one["started_ms"] - first_ms, 0) * _TIMELINE_WIDTH // span_ms, _TIMELINE_WIDTH - 1)
-        # One that took no measurable time is still to be seen.
+        # A rebalance of less than a millisecond gets a bar, too.
         durations[at] += max(one["duration_ms"], 1)
     highest = max(durations)
     bar = "".join(_BLOCKS[(each * len(_BLOCKS) - 1) // highest] if each else " " for each in durations)
-    left, right = _local_time(first_ms), "now"
+    left, right = format_local_time(first_ms), "now"
     legend = f"{left}{right:>{_TIMELINE_WIDTH - len(left)}}"
     return f"{bar.rstrip():<{_TIMELINE_WIDTH}}  highest {format_duration_ms(highest)}\n{legend}"
 
 
 def _format_rebalance(one: Mapping[str, Any], now_ms: int) -> str:
     head = (
-        f"{_local_time(one['started_ms'])}  {_ago(now_ms - one['started_ms'])}  "
+        f"{format_local_time(one['started_ms'])}  {_ago(now_ms - one['started_ms'])}  "
         f"took {format_duration_ms(one['duration_ms'])}  "
         f"members {one['members_before']} -> {one['members_after']}  generation {one['generation']}"
     )
@@ -304,7 +300,7 @@ def _format_advice(rebalances: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advice_rows(rebalances: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per kind of cause, the most frequent first."""
+    """Return a row for each kind of cause, the most frequent first."""
     kinds = Counter(cause["kind"] for one in rebalances for cause in one["causes"])
     return [
         {"kind": kind, "count": count, "settings": list(ADVICE[kind].settings), "advice": ADVICE[kind].text}
@@ -321,18 +317,10 @@ def _can_draw() -> bool:
     return True
 
 
-def _local_time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _ago(span_ms: int) -> str:
-    """The age in one unit, as people say it."""
+    """Return an age in its largest unit, such as `3 min ago`."""
     for unit_ms, unit in ((86_400_000, "day"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
         if span_ms >= unit_ms:
             count = span_ms // unit_ms
-            return f"{_plural(count, unit)} ago" if unit == "day" else f"{count} {unit} ago"
+            return f"{format_count(count, unit)} ago" if unit == "day" else f"{count} {unit} ago"
     return "just now"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""Counts latencies in little memory: the width of a bucket is at most 1/64 of its values."""
+"""A histogram of latencies in little memory: the width of a bucket is at most 1/64 of its values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Latencies:
         self.count += 1
 
     def summary_ms(self) -> dict[str, float] | None:
-        """Average, percentiles and maximum in milliseconds; None when nothing was noted."""
+        """Return average, percentiles and maximum in milliseconds; None without a latency."""
         if not self.count:
             return None
         return {

@@ -1,4 +1,4 @@
-"""Who listens on a port of this machine, as far as Linux tells this user."""
+"""Finds the process that listens on a port, in /proc of Linux."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _LISTEN = "0A"
 _SECRET = re.compile(r"(?i)((?:password|secret|jaas|token|credential|key)[^=]*=).+", re.DOTALL)
 
 
-def who_listens(port: int, proc: str = "/proc") -> str | None:
-    """`pid N, command` of the process that listens on `port`; None when it is another user's or unknown."""
+def find_listener(port: int, proc: str = "/proc") -> str | None:
+    """Return `pid N, command` of the process that listens on `port`; None if it is another user's or unknown."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, proc)}
     if not sockets:
         return None

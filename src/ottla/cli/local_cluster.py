@@ -41,7 +41,7 @@ _STOP_S_MAX = 60.0
 _ASK_S_MAX = 5.0
 _POLL_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
-#: how the last line of a command, a broker or a service begins that says why it ends
+#: the start of the line in which a command, a broker or a service prints why it ends
 _ERRORS = ("error: ", "ottla broker: ", f"ottla {REGISTRY}: ", f"ottla {REST}: ")
 
 Say = Callable[[str], None]
@@ -148,7 +148,7 @@ def run_until_signal(plan: Plan, say: Say) -> None:
 
 
 class Process:
-    """One process of the cluster, in all its runs."""
+    """One process of the cluster. It is started again whenever it ends."""
 
     def __init__(self, name: str, words: Sequence[str], *, plan: Plan, pid_name: str, say: Say) -> None:
         self.name = name
@@ -227,7 +227,7 @@ class Process:
             if line.startswith(_ERRORS):
                 self._last_error = line.partition(": ")[2].strip()
             else:
-                with suppress(BrokenPipeError):  # the reader of our log has ended; the cluster goes on
+                with suppress(BrokenPipeError):  # the reader of this output has ended; the cluster continues
                     sys.stderr.write(f"{self.name}: {line}")
                     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""`ottla log`: look into segment files, of Ottla or of Apache Kafka, without a broker."""
+"""`ottla log`: print the files of a log, of Ottla or of Apache Kafka, without a broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def dump(paths: tuple[str, ...], with_data: bool, deep: bool, output: str) -> No
                 if output == TEXT:
                     click.echo(f"Dumping {found.path}")
                 for entry in found.read(found.path):
-                    kind, fields = _unfold(entry, with_data)
+                    kind, fields = _kind_and_fields(entry, with_data)
                     problems += kind == PROBLEM
                     if output == JSON:
                         print_json_line({"file": found.path, "kind": kind, **fields})
@@ -50,7 +50,7 @@ def dump(paths: tuple[str, ...], with_data: bool, deep: bool, output: str) -> No
         raise Failure(f"{problems} problems found; they are marked 'problem' above with position and reason")
 
 
-def _unfold(entry: Entry | RecordEntry, with_data: bool) -> tuple[str, dict[str, Any]]:
+def _kind_and_fields(entry: Entry | RecordEntry, with_data: bool) -> tuple[str, dict[str, Any]]:
     from ottla.cli.segment_files import RecordEntry, record_fields
 
     if isinstance(entry, RecordEntry):

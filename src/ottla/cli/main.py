@@ -1,6 +1,6 @@
-"""The root of the command line: which nouns there are, and how every command ends.
+"""The root command `ottla`: its subcommands, and how each of them ends.
 
-Each noun is a module with a `command` in it, imported when it is asked for.
+Each subcommand is the `command` of a module that is imported when it is used.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import click
 import ottla
 from ottla.cli import interrupts
 from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
+from ottla.model.errors import OttlaError
 from ottla.model.extras import extra_of, missing
 
-_NOUNS = (
+_NAMES = (
     "acl",
     "broker",
     "cert",
@@ -44,19 +45,19 @@ _NOUNS = (
     "user",
     "zookeeper",
 )
-#: nouns whose module has another name
-_MODULES = {"cluster": "cluster_noun"}
+#: subcommands whose module has another name
+_MODULES = {"cluster": "cluster_commands"}
 
 
 class CommandLine(click.Group):
-    """A group that loads its commands late and reports every failure as one line."""
+    """A group that imports a command when it is used, and prints each failure as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_NOUNS, *super().list_commands(ctx)})
+        return sorted({*_NAMES, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         known = super().get_command(ctx, cmd_name)
-        if known is not None or cmd_name not in _NOUNS:
+        if known is not None or cmd_name not in _NAMES:
             return known
         module = importlib.import_module(f"ottla.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = module.command
@@ -84,10 +85,11 @@ class CommandLine(click.Group):
             raise SystemExit(error.exit_code) from None
         except click.Abort:
             raise SystemExit(INTERRUPTED) from None
-        except OSError as error:
+        except (OSError, OttlaError) as error:
             if interrupts.caused(error):
                 raise SystemExit(INTERRUPTED) from None
-            click.echo(f"error: {_describe_os_error(error)}", err=True)
+            text = _describe_os_error(error) if isinstance(error, OSError) else str(error)
+            click.echo(f"error: {text}", err=True)
             raise SystemExit(FAILED) from None
         except ModuleNotFoundError as error:
             wanted = extra_of(error.name)
@@ -126,7 +128,7 @@ def version() -> None:
 
 
 def _report_misuse(error: click.UsageError) -> None:
-    # A group without a verb is a question, not a mistake: click answers it with the group's help.
+    # A group without a subcommand prints its help.
     if type(error).__name__ == "NoArgsIsHelpError" or error.ctx is None:
         error.show()
         return

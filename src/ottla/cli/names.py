@@ -18,19 +18,17 @@ _TIMEOUT_S = 1.0
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """Any text. The cluster decides whether it is a valid name."""
+    """Any text, because the cluster decides whether a name is valid."""
 
     def __init__(self, noun: str, list_names: Callable[[ClusterClient], Iterable[str]]) -> None:
         self.name = noun
         self._list_names = list_names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from ottla.cli.cluster import connect
-
         properties = ctx.params.get("properties") or {}
         try:
             connection = make_connection(ctx.params.get("bootstrap_server"), properties, {}, _TIMEOUT_S)
-            names = list(self._list_names(connect(connection)))
+            names = list(self._list_names(connection.connect()))
         except click.ClickException:
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]

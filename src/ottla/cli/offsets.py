@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
+from ottla.cli.duration import current_time_ms
 from ottla.cli.names import TOPIC_NAME
+from ottla.cli.options import Parsed
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
 from ottla.model.types import TopicPartition
@@ -36,19 +37,14 @@ _WORDS: dict[str, Moment] = {
 }
 
 
-class MomentType(click.ParamType):  # type: ignore[type-arg]
-    """A word, or a point in time with or without an @."""
-
-    name = "moment"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Moment:
-        text = str(value)
-        if text in _WORDS:
-            return _WORDS[text]
-        try:
-            return parse_time_ms(re.sub("^@", "", text), time.time_ns() // 1_000_000)
-        except ValueError as error:
-            self.fail(f"{error}, or earliest, latest, max-timestamp", param, ctx)
+def parse_moment(text: str) -> Moment:
+    """Return what a word, or a point in time with or without an @, stands for. Raise ValueError."""
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        return parse_time_ms(text.removeprefix("@"), current_time_ms())
+    except ValueError as error:
+        raise ValueError(f"{error}, or earliest, latest, max-timestamp") from None
 
 
 @click.command("offsets")
@@ -57,7 +53,7 @@ class MomentType(click.ParamType):  # type: ignore[type-arg]
     "--time",
     "moment",
     metavar="WHEN",
-    type=MomentType(),
+    type=Parsed("moment", parse_moment),
     default="latest",
     show_default=True,
     help="earliest, latest, max-timestamp, @MS, @ISO8601, or a duration before now such as @-90m.",
@@ -69,17 +65,13 @@ def command(topics: tuple[str, ...], moment: Moment, connection: ClusterOptions,
 
     With a time, prints the first offset at or after it. A dash means that there is no such record.
     """
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     found = cluster.find_offsets(partitions_of(cluster, topics), moment)
     rows = [
         {
             "topic_name": name.topic,
             "partition_id": name.partition,
-            "offset": at.offset,
-            "timestamp": at.timestamp,
-            "leader_epoch": at.leader_epoch,
+            **asdict(at),
         }
         for name, at in found.items()
     ]
@@ -92,5 +84,5 @@ def partitions_of(cluster: ClusterClient, topics: tuple[str, ...]) -> list[Topic
     names = []
     for topic in dict.fromkeys(topics):
         state = known.get(topic) or cluster.topic(topic)
-        names += [TopicPartition(topic, partition.partition) for partition in state.partitions]
+        names += [partition.name for partition in state.partitions]
     return names

@@ -1,29 +1,22 @@
-"""Messages about clusters that answer requests for metadata and do not complete others: what is missing, what to do."""
+"""Failures of requests in a cluster that still answers requests for metadata: the cause and the next step."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from ottla.cli.failure import Failure, NotFound, NotHealthy
 
 if TYPE_CHECKING:
-    from ottla.cli.topic_state import TopicState
+    from ottla.cli.topic_state import PartitionState, TopicState
 
 #: the topics whose partitions are the coordinators of groups and of transactions
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 _START_BROKERS = "start the brokers that do not run; 'ottla cluster status' shows what is offline"
-
-
-class Offline(NamedTuple):
-    """A partition that has no leader."""
-
-    partition: int
-    replicas: tuple[int, ...]
 
 
 def unknown_broker(broker_id: int, brokers: Iterable[int]) -> NotFound:
@@ -35,25 +28,21 @@ def no_leader(subject: str) -> NotHealthy:
     return NotHealthy(f"{subject} has no leader; {_START_BROKERS}")
 
 
-def without_leader(topic: TopicState | None, only: int | None = None) -> list[Offline]:
+def without_leader(topic: TopicState | None, only: int | None = None) -> list[PartitionState]:
     """Return the partitions of a topic that have no leader; with `only`, no others than this one."""
     partitions = () if topic is None else topic.partitions
-    return [
-        Offline(each.partition, each.replicas)
-        for each in partitions
-        if each.leader is None and only in (None, each.partition)
-    ]
+    return [each for each in partitions if each.leader is None and only in (None, each.name.partition)]
 
 
-def without_leader_at(topic: str, *moments: Mapping[str, TopicState]) -> list[Offline]:
+def without_leader_at(topic: str, *moments: Mapping[str, TopicState]) -> list[PartitionState]:
     """Return the partitions of a topic that had no leader at one of these moments."""
-    found = {each.partition: each for topics in moments for each in without_leader(topics.get(topic))}
-    return [found[number] for number in sorted(found)]
+    found = {each.name: each for topics in moments for each in without_leader(topics.get(topic))}
+    return [found[name] for name in sorted(found)]
 
 
-def describe_partitions(topic: str, partitions: Collection[Offline]) -> str:
+def describe_partitions(topic: str, partitions: Collection[PartitionState]) -> str:
     """Return a text such as `partitions 0, 3 of topic a have no leader (their replicas are on brokers 1, 2)`."""
-    numbers = ", ".join(str(each.partition) for each in partitions)
+    numbers = ", ".join(str(each.name.partition) for each in partitions)
     brokers = sorted({broker for each in partitions for broker in each.replicas})
     noun, verb, whose = ("partitions", "have", "their") if len(partitions) > 1 else ("partition", "has", "its")
     where = f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
@@ -68,7 +57,7 @@ def warn_incomplete(failures: Sequence[Failure]) -> None:
         sys.exit(failures[0].exit_code)
 
 
-def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
+def coordinator_unavailable(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
     """Return the failure of a group whose coordinator does not answer, with the reason if the metadata show it."""
     from ottla.broker.coordinators.hashing import java_hash
 
@@ -83,7 +72,7 @@ def coordinator_away(subject: str, group: str, topics: Mapping[str, TopicState])
     return NotHealthy(f"the coordinator of {subject} is not available; try again in a moment, or see 'ottla doctor'")
 
 
-def incomplete_list(noun: str, topic: str, partitions: Collection[Offline]) -> NotHealthy:
+def incomplete_list(noun: str, topic: str, partitions: Collection[PartitionState]) -> NotHealthy:
     """Return the failure of a list without the groups or the transactional ids of these partitions."""
     return NotHealthy(
         f"the list is not complete: {describe_partitions(topic, partitions)}, so {noun} may be missing; "

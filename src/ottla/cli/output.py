@@ -1,4 +1,4 @@
-"""What a verb prints: aligned tables for people, JSON and YAML for programs, bare names for the shell."""
+"""Output of commands: tables for people, JSON and YAML for programs, names alone for the shell."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TABLE = "table"
 JSON = "json"
 YAML = "yaml"
 NAME = "name"
-#: what a verb that streams prints when it prints no structure
+#: the format of commands that print text instead of rows
 TEXT = "text"
 FORMATS = (TABLE, JSON, YAML, NAME)
 
-#: one row: field names as in REST v3, values as JSON has them
+#: a row: fields named as in version 3 of the REST API, with values that JSON can represent
 Row = Mapping[str, Any]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, and the field of the row it shows."""
+    """A column of a table: its heading, and the field of a row that it shows."""
 
     heading: str
     field: str
@@ -43,15 +43,30 @@ def output_option(*formats: str, default: str = TABLE) -> Callable[[_Function], 
     )
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[Column], output: str, name_field: str = "") -> None:
-    """Print a list in the asked format."""
+def print_rows(
+    rows: Sequence[Row], columns: Sequence[Column], output: str, name_field: str = "", *, empty: str = ""
+) -> None:
+    """Print rows in the chosen format. Instead of a table without rows print `empty`, if it is given.
+
+    Names are escaped, because a name with a newline would look like two names to the next command.
+    """
     if output == TABLE:
-        click.echo(format_table(columns, rows))
+        click.echo(format_table(columns, rows) if rows or not empty else empty)
     elif output == NAME:
         for row in rows:
-            click.echo(row[name_field])
+            click.echo(shown(str(row[name_field])))
     else:
         print_data(list(rows), output)
+
+
+def print_descriptions(
+    rows: Sequence[Row], format_description: Callable[[dict[str, Any]], str], output: str, name_field: str
+) -> None:
+    """Print descriptions in the chosen format, for people with an empty line between two of them."""
+    if output == TABLE:
+        click.echo("\n\n".join(format_description(dict(row)) for row in rows), nl=bool(rows))
+    else:
+        print_rows(rows, (), output, name_field)
 
 
 def print_data(data: Any, output: str) -> None:
@@ -76,12 +91,12 @@ def abandon_stdout() -> None:
 
 
 def format_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
-    """Align cells in columns two spaces apart: numbers to the right, everything else to the left."""
+    """Return a table: columns two spaces apart, numbers aligned to the right, everything else to the left."""
     raw = [[row.get(column.field) for column in columns] for row in rows]
     cells = [[format_cell(value) for value in line] for line in raw]
     headings = [column.heading for column in columns]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    numeric = [bool(raw) and all(_is_number_or_nothing(line[at]) for line in raw) for at in range(len(columns))]
+    numeric = [bool(raw) and all(_is_number_or_none(line[at]) for line in raw) for at in range(len(columns))]
     lines = []
     for line in (headings, *cells):
         aligned = [
@@ -93,7 +108,7 @@ def format_table(columns: Sequence[Column], rows: Iterable[Row]) -> str:
 
 
 def format_cell(value: object) -> str:
-    """The text of one cell: nothing is a dash, a list has commas, no value breaks its line."""
+    """Return the text of a cell: a dash for None, a list with commas, control characters as escapes."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -120,7 +135,7 @@ def escape_controls(text: str, keep: str = "\n\t") -> str:
     )
 
 
-def _is_number_or_nothing(value: object) -> bool:
+def _is_number_or_none(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -129,11 +144,27 @@ def shown(name: str) -> str:
     return escape_controls(name, keep="")
 
 
-def print_named(rows: Sequence[Row], columns: Sequence[Column], output: str, name_field: str) -> None:
-    """Print rows whose names may contain control characters.
+def format_fields(fields: Mapping[str, object]) -> str:
+    """Return a line for each field, with the values below each other."""
+    width = max(map(len, fields))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
 
-    With `-o name` they are escaped, because a name with a newline would look like two names to the next command.
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> [format_count(number, "record") for number in (0, 1, 2)]
+    ['0 records', '1 record', '2 records']
     """
-    if output == NAME:
-        rows = [{name_field: shown(row[name_field])} for row in rows]
-    print_rows(rows, columns, output, name_field)
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def format_first(items: Iterable[object], count_max: int = 3) -> str:
+    """Return the first items with commas, and the number of the others.
+
+    >>> format_first("abcde")
+    'a, b, c and 2 more'
+    """
+    texts = list(map(str, items))
+    more = f" and {len(texts) - count_max} more" if len(texts) > count_max else ""
+    return f"{', '.join(texts[:count_max])}{more}"

@@ -17,20 +17,23 @@ from ottla.cli.latencies import Latencies
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
-from ottla.cli.produce import report_records_in_flight
+from ottla.cli.produce import acks_option, compression_option, report_records_in_flight
 
 if TYPE_CHECKING:
     from ottla.cli.records import KafkaError, Message, Reader, Writer
 
-#: Kafka's own tools count so
+#: a megabyte, as Kafka's own tools count it
 _MB = 1024 * 1024
 _PROGRESS_S = 1.0
 _READ_COUNT = 10_000
-#: so many different payloads are sent in turn: more than a compressor remembers, few enough to make at once
+#: different values, sent in turn: too many for the window of a compressor, few enough to generate at the start
 _PAYLOAD_COUNT = 256
-#: how many records are queued between two looks at the clock and at deliveries
+#: records that are queued before the clock and the acknowledgements are checked again
 _BURST = 100
 
+_duration_option = click.option(
+    "--duration", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop after this time."
+)
 _quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print no progress on standard error.")
 
 
@@ -44,9 +47,7 @@ def command() -> None:
 @click.option(
     "--num-records", metavar="N", type=click.IntRange(min=1), help="Stop after N records.  [default: 1000000]"
 )
-@click.option(
-    "--duration", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop after this time."
-)
+@_duration_option
 @click.option(
     "--record-size",
     metavar="BYTES",
@@ -61,20 +62,8 @@ def command() -> None:
     type=click.FloatRange(min=0, min_open=True),
     help="Send at most N records per second.",
 )
-@click.option(
-    "--acks",
-    type=click.Choice(["all", "1", "0", "-1"]),
-    default="all",
-    show_default=True,
-    help="Required acknowledgements.",
-)
-@click.option(
-    "--compression",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compression of batches.",
-)
+@acks_option()
+@compression_option("--compression")
 @click.option(
     "--batch-size",
     metavar="BYTES",
@@ -114,9 +103,7 @@ def produce(
     The values are random bytes. Latency is the time from queueing a record to its acknowledgement. Ctrl-C ends the
     measurement and prints the result so far.
     """
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     cluster.topic(topic)
     writer = cluster.writer(
         {
@@ -140,7 +127,7 @@ def produce(
 
 
 class ProduceLoad:
-    """Records on their way, and what was measured of those that arrived."""
+    """Sends records, and measures their acknowledgements."""
 
     def __init__(self, topic: str, record_size: int, throughput: float | None) -> None:
         self._topic = topic
@@ -154,7 +141,7 @@ class ProduceLoad:
         self.first_error = ""
 
     def run(self, writer: Writer, count: int | None, duration_s: float | None, progress: Progress) -> None:
-        """Send until `count` or the time is reached, whichever is first; then wait for what is under way."""
+        """Send until `count` or the time is reached, then wait for the records in flight."""
         payloads, send, on_delivery = self._payloads, writer.send, self._on_delivery
         started, sent = time.perf_counter(), 0
         try:
@@ -200,9 +187,7 @@ class ProduceLoad:
 @command.command("consume")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, type=TOPIC_NAME)
 @click.option("--num-records", metavar="N", type=click.IntRange(min=1), help="Stop after N records.")
-@click.option(
-    "--duration", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop after this time."
-)
+@_duration_option
 @click.option(
     "--offset",
     "start",
@@ -232,27 +217,22 @@ def consume(
     follow = start == "end"
     if follow and num_records is None and duration is None:
         raise click.UsageError("--offset end needs --num-records or --duration to end")
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     names = partitions_of(cluster, topics)
     firsts, lasts = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
     starts = {name: (lasts if follow else firsts)[name].offset or 0 for name in names}
-    # An empty partition has no end to come to.
+    # The reader does not report the end of an empty partition.
     filled = [name for name in names if starts[name] < (lasts[name].offset or 0)]
-    reader = cluster.reader({"fetch.queue.backoff.ms": 5, "queued.min.messages": 1_000_000, "check.crcs": False})
     load = ConsumeLoad(follow=follow)
-    try:
+    properties = {"fetch.queue.backoff.ms": 5, "queued.min.messages": 1_000_000, "check.crcs": False}
+    with cluster.reader(properties) as reader, make_progress("consumed", num_records, quiet=quiet) as progress:
         reader.assign(starts if follow else {name: starts[name] for name in filled})
-        with make_progress("consumed", num_records, quiet=quiet) as progress:
-            load.run(reader, len(filled), num_records, duration, progress)
-    finally:
-        reader.close()
+        load.run(reader, len(filled), num_records, duration, progress)
     _print_summary(load.summary(), output)
 
 
 class ConsumeLoad:
-    """What was measured of records that came in."""
+    """Measures the records that are read."""
 
     def __init__(self, *, follow: bool) -> None:
         self._follow = follow
@@ -265,7 +245,7 @@ class ConsumeLoad:
     def run(
         self, reader: Reader, partitions: int, count: int | None, duration_s: float | None, progress: Progress
     ) -> None:
-        """Read until `count`, the time, or the end of every partition is reached, whichever is first."""
+        """Read until `count`, the time, or the end of every partition is reached."""
         started = time.perf_counter()
         ended: set[tuple[str, int]] = set()
         try:
@@ -302,7 +282,7 @@ class ConsumeLoad:
 
 
 class Progress:
-    """Says on standard error how far we are: nothing, a line per second, or a bar."""
+    """Shows the progress on standard error: not at all, as a line per second, or as a bar."""
 
     def __init__(self, verb: str, show: Callable[[str, int], None] | None, close: Callable[[], None]) -> None:
         self._verb = verb

@@ -1,4 +1,4 @@
-"""`ottla pipeline`: declare pipelines between topics and tables, and see what is wrong with them before they start."""
+"""`ottla pipeline`: create, validate and draw pipelines between topics and tables. Other files run them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ottla.cli import pipeline_maintenance, pipeline_plan, pipeline_run, pipeline_sql, pipeline_test
 from ottla.cli.failure import Failure, NotFound
-from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
+from ottla.cli.output import JSON, TEXT, YAML, escape_controls, format_count, output_option, print_data
 from ottla.cli.pipeline_project import Choice, check_extra, environment_options
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def command() -> None:
     """Declare, validate and run pipelines on Spark."""
 
 
-# The verbs below need no Spark. Those that do have a module of their own, and import Spark only when they are called,
-# so that help stays instant.
-for _verb in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill, pipeline_sql.sql):
-    command.add_command(_verb)
-for _verb in (pipeline_plan.plan, pipeline_test.test, pipeline_maintenance.compact, pipeline_maintenance.vacuum):
-    command.add_command(_verb)
+# The commands below need no Spark. Those that need it are in other files, and import it when they run, so that help
+# stays fast.
+for _command in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill, pipeline_sql.sql):
+    command.add_command(_command)
+for _command in (pipeline_plan.plan, pipeline_test.test, pipeline_maintenance.compact, pipeline_maintenance.vacuum):
+    command.add_command(_command)
 
 
 @command.command("init")
@@ -82,11 +82,11 @@ def validate(files: tuple[str, ...], choice: Choice, deep: bool, allow_code: boo
                 click.echo(escape_controls(str(problem), keep=""))
             if declaration is not None and not found:
                 flows, sources = len(declaration.flows), len(declaration.sources)
-                click.echo(f"{file}: ok, {_count(sources, 'source')}, {_count(flows, 'flow')}")
+                click.echo(f"{file}: ok, {format_count(sources, 'source')}, {format_count(flows, 'flow')}")
     if output != TEXT:
         print_data(results, output)
     if problems:
-        raise Failure(f"{_count(len(problems), 'problem')} found; each line above has the remedy")
+        raise Failure(f"{format_count(len(problems), 'problem')} found; each line above has the remedy")
 
 
 @command.command("explain")
@@ -171,7 +171,7 @@ def _declaration_of(file: str, choice: Choice, allow_code: bool) -> Declaration:
     if declaration is None:
         for problem in problems:
             click.echo(escape_controls(str(problem), keep=""), err=True)
-        raise Failure(f"{file} has {_count(len(problems), 'problem')}; correct them, then try again")
+        raise Failure(f"{file} has {format_count(len(problems), 'problem')}; correct them, then try again")
     return declaration
 
 
@@ -216,7 +216,3 @@ def _problem_fields(problem: Problem) -> dict[str, Any]:
         "what": problem.what,
         "instead": problem.instead,
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

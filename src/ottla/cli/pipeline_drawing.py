@@ -1,4 +1,4 @@
-"""A pipeline as a picture: plain data for programs, a tree by zones for people."""
+"""The description of a pipeline: plain data for programs, a tree by zones for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH_ELSEWHERE = 400
 
 
 def describe(declaration: Declaration) -> dict[str, Any]:
-    """The declaration with everything that follows from it: defaults, order, origins."""
+    """Return the declaration with its defaults, the order of its flows, and their source topics."""
     graph = Graph(declaration)
     return {
         "name": declaration.name,
@@ -35,7 +35,7 @@ def describe(declaration: Declaration) -> dict[str, Any]:
 
 
 def draw(picture: Mapping[str, Any]) -> None:
-    """Print a tree: sources, then flows zone by zone."""
+    """Print a tree: the sources, then the flows of each zone."""
     from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
@@ -60,7 +60,7 @@ def draw(picture: Mapping[str, Any]) -> None:
             leaf = branch.add(line)
             for detail in _flow_lines(flow):
                 leaf.add(Text(detail))
-    # A terminal has its width; in a file or a pipe nothing is to be wrapped.
+    # Wrap lines at the width of a terminal, but not in a file or a pipe.
     Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_ELSEWHERE).print(tree)
 
 

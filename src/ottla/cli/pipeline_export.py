@@ -1,4 +1,4 @@
-"""`ottla pipeline export`: write a project and report what it has in another form, or not at all."""
+"""`ottla pipeline export`: write a project, and report the parts that are changed or not exported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.failure import Failure
-from ottla.cli.output import TEXT, escape_controls, print_data
+from ottla.cli.output import TEXT, escape_controls, format_count, print_data
 from ottla.pipeline.sdp import project as sdp_project
 from ottla.pipeline.sdp.export import export as export_declaration
 from ottla.pipeline.sdp.notes import Note
@@ -23,8 +23,6 @@ def export_to_sdp(declaration: Declaration, out: str | None, force: bool, output
     directory = out or f"{declaration.name}-sdp"
     try:
         files = sdp_project.write_project(declaration, project, directory, force=force)
-    except sdp_project.ProjectExists as error:
-        raise Failure(str(error)) from None
     except OSError as error:
         reason = str(error.strerror).lower()
         raise Failure(f"{error.filename} cannot be written: {reason}; choose another --out") from None
@@ -34,7 +32,9 @@ def export_to_sdp(declaration: Declaration, out: str | None, force: bool, output
             click.echo(escape_controls(str(note), keep=""))
         for module in missing:
             click.echo(f"The module {module} is not beside {declaration.file}; install it where Spark runs.")
-        click.echo(f"Wrote {_count(len(files), 'file')} to {directory}. Next: {os.path.join(directory, 'README.md')}")
+        click.echo(
+            f"Wrote {format_count(len(files), 'file')} to {directory}. Next: {os.path.join(directory, 'README.md')}"
+        )
     else:
         result = {
             "directory": directory,
@@ -46,7 +46,7 @@ def export_to_sdp(declaration: Declaration, out: str | None, force: bool, output
         print_data(result, output)
     left_out = sum(note.left_out for note in project.notes)
     if left_out:
-        raise Failure(f"{_count(left_out, 'part')} not exported; the lines above say why")
+        raise Failure(f"{format_count(left_out, 'part')} not exported; the lines above say why")
 
 
 def _fields(note: Note) -> dict[str, object]:
@@ -59,7 +59,3 @@ def _fields(note: Note) -> dict[str, object]:
         "what": note.what,
         "why": note.why,
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

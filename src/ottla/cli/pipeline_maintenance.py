@@ -8,17 +8,34 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.failure import Failure, NotFound
-from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+from ottla.cli.options import Parsed
+from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, output_option, print_rows
 from ottla.cli.pipeline_project import Choice, environment_options
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration
     from ottla.pipeline.maintenance import Table
 
+
+def _parse_size(text: str) -> int:
+    from ottla.pipeline.duration import parse_size_bytes
+
+    return parse_size_bytes(text)
+
+
+def _parse_duration(text: str) -> int:
+    from ottla.pipeline.duration import parse_duration_ms
+
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; write 7d or 12h") from None
+
+
 _table = click.option(
     "--table", "names", metavar="[ZONE/]NAME", multiple=True, help="Only this table; can be repeated.  [default: all]"
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 _Row = dict[str, Any]
 
 
@@ -26,17 +43,24 @@ _Row = dict[str, Any]
 @click.argument("file", metavar="PATH", type=click.Path())
 @environment_options
 @_table
-@click.option("--target-file-size", "size", metavar="SIZE", help="Size of the new files, such as 128MB.")
+@click.option(
+    "--target-file-size",
+    "size_bytes",
+    metavar="SIZE",
+    type=Parsed("size", _parse_size),
+    help="Size of the new files, such as 128MB.",
+)
 @_dry_run
 @output_option(TABLE, JSON, YAML)
-def compact(*, file: str, choice: Choice, names: tuple[str, ...], size: str | None, dry_run: bool, output: str) -> None:
-    """Put small files of a pipeline's Delta tables together.
+def compact(
+    *, file: str, choice: Choice, names: tuple[str, ...], size_bytes: int | None, dry_run: bool, output: str
+) -> None:
+    """Compact small files of a pipeline's Delta tables into larger ones.
 
     Works while the pipeline runs: no row changes, and flows that read the tables do not get their rows again. With
     --dry-run, shows the number of files and their mean size.
     """
     declaration = choice.load_or_report(file)
-    size_bytes = _size_bytes(size)
 
     def work(table: Table) -> _Row:
         from ottla.pipeline.maintenance import compact_table, file_sizes
@@ -61,20 +85,21 @@ def compact(*, file: str, choice: Choice, names: tuple[str, ...], size: str | No
 @_table
 @click.option(
     "--retain",
+    "retain_ms",
     metavar="DURATION",
+    type=Parsed("duration", _parse_duration),
     help="Keep files that were replaced within this time, such as 7d.  [default: that of the table, else 7d]",
 )
 @_dry_run
 @output_option(TABLE, JSON, YAML)
 def vacuum(
-    *, file: str, choice: Choice, names: tuple[str, ...], retain: str | None, dry_run: bool, output: str
+    *, file: str, choice: Choice, names: tuple[str, ...], retain_ms: int | None, dry_run: bool, output: str
 ) -> None:
     """Delete files of a pipeline's Delta tables that only old versions have.
 
     Works while the pipeline runs. A --retain that would delete files which a flow still needs is refused.
     """
     declaration = choice.load_or_report(file)
-    given_ms = _duration_ms(retain)
 
     def work(table: Table) -> _Row:
         from ottla.pipeline.declaration import VACUUM_RETAIN_MS
@@ -84,8 +109,8 @@ def vacuum(
 
         set_ms = table.vacuum.retain_ms if table.vacuum is not None else VACUUM_RETAIN_MS
         done = vacuum_table(
-            declaration, Layout.of(declaration), table, retain_ms=given_ms or set_ms, dry_run=dry_run,
-            extend=given_ms is None,
+            declaration, Layout.of(declaration), table, retain_ms=retain_ms or set_ms, dry_run=dry_run,
+            extend=retain_ms is None,
         )  # fmt: skip
         return {"table": table.name, "files": done.files, "retained": format_duration(done.retained_ms)}
 
@@ -113,14 +138,11 @@ def _for_each(
                 rows.append(work(table))
         except (DeltaError, OttlaError, OSError) as error:
             failures.append(str(error) if isinstance(error, OttlaError) else f"{table.name}: {error}")
-    if output == TABLE:
-        click.echo(format_table(columns, rows) if rows else "no table exists yet")
-    else:
-        print_data(rows, output)
+    print_rows(rows, columns, output, empty="no table exists yet")
     if failures:
         for line in failures:
             click.echo(escape_controls(line, keep=""), err=True)
-        raise Failure(f"{len(failures)} of the tables were left as they are; each line above has the remedy")
+        raise Failure(f"{len(failures)} tables were not changed; each line above has the remedy")
 
 
 def _choose(declaration: Declaration, names: tuple[str, ...]) -> list[Table]:
@@ -137,21 +159,3 @@ def _choose(declaration: Declaration, names: tuple[str, ...]) -> list[Table]:
             raise NotFound(f"the pipeline has no Delta table {name!r}; it has {', '.join(tables)}")
         chosen += [tables[one] for one in found]
     return chosen
-
-
-def _size_bytes(text: str | None) -> int | None:
-    from ottla.pipeline.duration import parse_size_bytes
-
-    try:
-        return parse_size_bytes(text) if text is not None else None
-    except ValueError as error:
-        raise click.UsageError(f"--target-file-size: {error}") from None
-
-
-def _duration_ms(text: str | None) -> int | None:
-    from ottla.pipeline.duration import parse_duration_ms
-
-    try:
-        return parse_duration_ms(text) if text is not None else None
-    except ValueError as error:
-        raise click.UsageError(f"--retain: {error}; write 7d or 12h") from None

@@ -35,7 +35,7 @@ keep_option = click.option(
 def plan(file: str, choice: Choice, output: str) -> None:
     """Show what 'run' would do with each flow, before Spark starts: which edits keep the state, and which do not.
 
-    Compares the pipeline with what its checkpoints and tables were written by. Starts nothing and changes nothing. PATH
+    Compares the pipeline with the version that wrote its checkpoints and tables. Starts and changes nothing. PATH
     is a file or a project directory; a Python file is executed.
 
     The exit code is 0 if 'run' would start, and 1 if it would refuse to.
@@ -58,11 +58,13 @@ def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] =
     from ottla.pipeline.openlineage_transport import target_of
     from ottla.pipeline.problems import StartRefused
 
-    # A wrong OPENLINEAGE_CONFIG is known before Spark starts.
+    # Report a wrong OPENLINEAGE_CONFIG before Spark starts.
     target_of(declaration, os.environ)
     unknown = [name for name in keep if name not in declaration.flows]
     if unknown:
-        raise click.UsageError(f"--keep-checkpoint: there is no flow {unknown[0]!r}")
+        raise click.UsageError(
+            f"--keep-checkpoint: there is no flow {unknown[0]!r}; the flows are {', '.join(declaration.flows)}"
+        )
     found = _plan_of(declaration, backfill)
     try:
         found.check(keep)
@@ -73,7 +75,7 @@ def check_start(declaration: Declaration, backfill: str, keep: tuple[str, ...] =
             for reason in one.reasons:
                 click.echo(escape_controls(f"flow {one.flow} keeps state: {reason}", keep=""), err=True)
         elif one.plan == "new":
-            # The first reason says where it begins, which is no news; others are warnings.
+            # The first reason says where the flow starts; only the others are warnings.
             for reason in one.reasons[1:]:
                 click.echo(escape_controls(f"flow {one.flow} is new: {reason}", keep=""), err=True)
 

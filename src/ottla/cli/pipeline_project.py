@@ -1,17 +1,17 @@
-"""What all `ottla pipeline` commands share: the options --env and --param, and loading a pipeline with them."""
+"""The options --env and --param of `ottla pipeline` commands, and loading a pipeline with them."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ottla.cli.failure import Failure, NotFound
+from ottla.cli.options import gathered_options
 from ottla.cli.output import escape_controls
 from ottla.model import extras
 
@@ -64,11 +64,11 @@ class Choice:
         declaration = self.load_or_report(path, needs_secrets=True)
         if not declaration.needs_registry:
             return declaration
-        from ottla.pipeline.pinned_schemas import SchemasUnavailable, pin_schemas
+        from ottla.pipeline.pinned_schemas import pin_schemas
 
         try:
             return pin_schemas(declaration, continues=continues)
-        except (SchemasUnavailable, OSError) as error:
+        except OSError as error:
             raise Failure(str(error)) from None
 
     def command(self, verb: str, path: str) -> str:
@@ -84,21 +84,6 @@ def report(bad: BadDeclaration) -> Failure:
     return Failure("the pipeline was not started; each line above has the remedy")
 
 
-def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --env and --param to a command. The function receives both as `choice`."""
-
-    @click.option("--env", "environment", metavar="NAME", help="The environment of the pipeline to use.")
-    @click.option(
-        "--param", "parameters", metavar="NAME=VALUE", multiple=True,
-        help="The value of a parameter of the pipeline; can be repeated.",
-    )  # fmt: skip
-    @wraps(function)
-    def call(*args: Any, environment: str | None, parameters: tuple[str, ...], **options: Any) -> Any:
-        return function(*args, choice=Choice(environment, _pairs(parameters)), **options)
-
-    return call
-
-
 def _pairs(parameters: tuple[str, ...]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for one in parameters:
@@ -106,6 +91,18 @@ def _pairs(parameters: tuple[str, ...]) -> dict[str, str]:
         if not equals or not name:
             raise click.UsageError(f"--param {one!r} is not of the form NAME=VALUE")
         if name in pairs:
-            raise click.UsageError(f"--param {name} is given twice")
+            raise click.UsageError(f"--param {name} is given twice; give it once")
         pairs[name] = value
     return pairs
+
+
+#: --env and --param; the command gets a `choice`
+environment_options = gathered_options(
+    "choice",
+    lambda environment, parameters: Choice(environment, _pairs(parameters)),
+    click.option("--env", "environment", metavar="NAME", help="The environment of the pipeline to use."),
+    click.option(
+        "--param", "parameters", metavar="NAME=VALUE", multiple=True,
+        help="The value of a parameter of the pipeline; can be repeated.",
+    ),
+)  # fmt: skip

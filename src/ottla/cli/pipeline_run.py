@@ -1,8 +1,7 @@
-"""`ottla pipeline run`, `status`, `stop` and `backfill`: the verbs that need Spark, or speak to one that runs it."""
+"""`ottla pipeline run`, `status`, `stop` and `backfill`: commands that start Spark, or control a run of a pipeline."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 import uuid
@@ -10,16 +9,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound, NotHealthy
-from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+from ottla.cli.options import Parsed
+from ottla.cli.output import (
+    JSON,
+    TABLE,
+    YAML,
+    Column,
+    escape_controls,
+    format_table,
+    output_option,
+    print_data,
+    print_rows,
+)
 from ottla.cli.pipeline_plan import check_start, keep_option, report_refused
 from ottla.cli.pipeline_project import Choice, check_extra, environment_options, report
-from ottla.cli.stages import stages
+from ottla.cli.stages import in_place, stages
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration
@@ -36,6 +47,22 @@ _COLUMNS = (
     Column("RESTARTS", "restarts"), Column("ERROR", "error"),
 )  # fmt: skip
 
+
+def _parse_trigger(text: str) -> Trigger:
+    from ottla.pipeline.declaration import Trigger
+
+    return Trigger.parse(text)
+
+
+def _parse_moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write 2026-01-31T12:00:00Z") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+_MOMENT = Parsed("time", _parse_moment)
 _master = click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 _conf = click.option(
     "--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; takes precedence over the file."
@@ -48,7 +75,11 @@ _conf = click.option(
 @_master
 @_conf
 @click.option("--once", is_flag=True, help="Read all existing records, then end; overrides the trigger of the file.")
-@click.option("--trigger", help="For all flows: once, available-now, as-fast-as-possible, 'every 10s'.")
+@click.option(
+    "--trigger",
+    type=Parsed("text", _parse_trigger),
+    help="For all flows: once, available-now, as-fast-as-possible, 'every 10s'.",
+)
 @click.option(
     "--metrics",
     metavar="[HOST:]PORT",
@@ -63,7 +94,7 @@ def run(
     master: str | None,
     conf: tuple[str, ...],
     once: bool,
-    trigger: str | None,
+    trigger: Trigger | None,
     metrics: str | None,
 ) -> None:
     """Run a pipeline until it ends, or until Ctrl-C, SIGTERM or 'ottla pipeline stop'.
@@ -76,7 +107,8 @@ def run(
     if once and trigger is not None:
         raise click.UsageError("--once and --trigger cannot be combined")
     declaration = choice.load_pinned(file)
-    chosen = _trigger("available-now" if once else trigger) if once or trigger is not None else None
+    if once:
+        trigger = _parse_trigger("available-now")
     interrupts.end_with_stdin()
     with ExitStack() as stack:
         served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
@@ -92,7 +124,7 @@ def run(
             views[0](status)
 
         with stages() as shown, shown.stage("Planning the flows"):
-            supervisor = Supervisor(declaration, spark, trigger=chosen, show=show, ownership=ownership)
+            supervisor = Supervisor(declaration, spark, trigger=trigger, show=show, ownership=ownership)
         views.append(stack.enter_context(live_view(_echo)))
         if served is not None:
             served.status = supervisor.status
@@ -162,8 +194,8 @@ def stop(file: str, choice: Choice, timeout_s: float) -> None:
 @click.argument("file", metavar="PATH", type=_PATH)
 @environment_options
 @click.argument("flows", metavar="[FLOW]...", nargs=-1)
-@click.option("--since", help="Only rows at or after this time: 2026-01-31, or 2026-01-31T12:00:00Z.")
-@click.option("--until", help="Only rows before this time.")
+@click.option("--since", type=_MOMENT, help="Only rows at or after this time: 2026-01-31, or 2026-01-31T12:00:00Z.")
+@click.option("--until", type=_MOMENT, help="Only rows before this time.")
 @click.option("--from", "origin", type=click.Choice(["raw", "log"]), default="raw", show_default=True,
               help="Read the raw zone, or the topics.")  # fmt: skip
 @_master
@@ -174,8 +206,8 @@ def backfill(
     file: str,
     choice: Choice,
     flows: tuple[str, ...],
-    since: str | None,
-    until: str | None,
+    since: datetime | None,
+    until: datetime | None,
     origin: str,
     master: str | None,
     conf: tuple[str, ...],
@@ -189,7 +221,6 @@ def backfill(
     from dataclasses import asdict
 
     declaration = choice.load_pinned(file)
-    bounds = _moment(since, "--since"), _moment(until, "--until")
     check = partial(check_start, declaration, choice.command("backfill", file))
     with interrupts.not_logged(), _session(declaration, master, conf, check) as (spark, ownership):
         from ottla.pipeline.backfill import Backfill, Range
@@ -197,16 +228,14 @@ def backfill(
 
         with live_view(lambda line: click.echo(escape_controls(line), err=True)) as show:
             job = Backfill(
-                declaration, spark, range=Range(*bounds), flows=flows, origin=origin, show=show,  # type: ignore[arg-type]
+                declaration, spark, range=Range(since, until), flows=flows, origin=origin, show=show,  # type: ignore[arg-type]
                 ownership=ownership,
             )  # fmt: skip
             rows = [asdict(one) for one in job.run()]
-    if output == TABLE:
-        columns = (Column("FLOW", "flow"), Column("TABLE", "table"), Column("ROWS", "rows"),
-                   Column("PARTITIONS", "partitions"))  # fmt: skip
-        click.echo(format_table(columns, rows))
-    else:
-        print_data(rows, output)
+    columns = (
+        Column("FLOW", "flow"), Column("TABLE", "table"), Column("ROWS", "rows"), Column("PARTITIONS", "partitions")
+    )  # fmt: skip
+    print_rows(rows, columns, output)
     if job.left_out:
         names = ", ".join(sorted(job.left_out))
         raise Failure(f"not recomputed: {names}; they or their inputs failed, see '{choice.command('status', file)}'")
@@ -254,20 +283,14 @@ def _session(
 def _logged_session(declaration: Declaration, master: str | None, settings: dict[str, str]) -> Iterator[Any]:
     """Start Spark and yield its session. What Java and Python's loggers print goes to the log file of the run."""
     from ottla.pipeline.layout import Layout
-    from ottla.pipeline.run_log import children_write_to, log_path, run_log
+    from ottla.pipeline.run_log import log_path, run_log
     from ottla.spark.session import build_session
 
     log = log_path(Layout.of(declaration))
     with run_log(log):
-        try:
-            with stages() as shown, shown.stage("Starting Spark"), children_write_to(log):
-                spark = build_session(f"ottla {declaration.name}", master, settings)
-                spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
-        except spark_errors() as error:
-            if interrupts.caused(error):
-                raise
-            reason = str(error).partition("\n")[0].strip(" .")
-            raise Failure(f"Spark did not start: {reason}; {log} has what it printed") from None
+        with starting_spark(log, advice=f"; its output is in {log}"):
+            spark = build_session(f"ottla {declaration.name}", master, settings)
+            spark.sparkContext.setLogLevel(settings.get("spark.log.level", "ERROR"))
         click.echo(f"Log: {log}", err=True)
         try:
             yield spark
@@ -275,7 +298,25 @@ def _logged_session(declaration: Declaration, master: str | None, settings: dict
             spark.stop()
 
 
-def spark_errors() -> tuple[type[Exception], ...]:
+@contextmanager
+def starting_spark(log: Path, advice: str = "") -> Iterator[None]:
+    """Show that Spark starts in this block, and write the output of its processes to a file.
+
+    Raise Failure if it does not start.
+    """
+    from ottla.pipeline.run_log import children_write_to
+
+    try:
+        with stages() as shown, shown.stage("Starting Spark"), children_write_to(log):
+            yield
+    except _spark_errors() as error:
+        if interrupts.caused(error):
+            raise
+        reason = str(error).partition("\n")[0].strip(" .")
+        raise Failure(f"Spark did not start: {reason}{advice}") from None
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of Spark's start; none if it is not installed, which `build_session` reports."""
     try:
         from pyspark.errors import PySparkException
@@ -316,9 +357,7 @@ def _waiting_line() -> Iterator[Callable[[str], None]]:
     def show(line: str) -> None:
         nonlocal shown
         if sys.stderr.isatty():
-            # A line that is wider than the terminal would wrap, and the next one would not replace it.
-            width = shutil.get_terminal_size().columns - 1
-            click.echo(f"\r\x1b[K{escape_controls(line, keep='')[:width]}", nl=False, err=True)
+            click.echo(in_place(line), nl=False, err=True)
         elif not shown:
             click.echo(escape_controls(line, keep=""), err=True)
         shown += 1
@@ -338,25 +377,6 @@ def _status(declaration: Declaration) -> RunStatus:
     if found is None:
         raise NotFound(f"{declaration.name} has never run here; 'ottla pipeline run' starts it")
     return found
-
-
-def _trigger(text: str | None) -> Trigger:
-    from ottla.pipeline.declaration import Trigger
-
-    try:
-        return Trigger.parse(text or "")
-    except ValueError as error:
-        raise click.UsageError(f"--trigger: {error}") from None
-
-
-def _moment(text: str | None, option: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"{option} {text!r} is not a time; write 2026-01-31T12:00:00Z") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _echo(line: str) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data
 from ottla.cli.pipeline_project import Choice, environment_options
 
@@ -17,7 +16,7 @@ _ROWS_MAX = 100
 @click.argument("path", metavar="PATH", type=click.Path())
 @click.argument("query", metavar="QUERY")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=_ROWS_MAX, show_default=True, help="Print at most so many rows."
+    "--limit", type=click.IntRange(min=1), default=_ROWS_MAX, show_default=True, help="Maximum number of rows to print."
 )
 @environment_options
 @output_option(TABLE, JSON, YAML)
@@ -27,13 +26,9 @@ def sql(path: str, query: str, limit: int, choice: Choice, output: str) -> None:
     Needs neither Spark nor a broker, and works while the pipeline runs. The tables have the names that they have in
     PATH. The SQL dialect is that of DataFusion.
     """
-    from ottla.model.errors import OttlaError
     from ottla.pipeline.query import run_query
 
-    try:
-        result = run_query(choice.load_or_report(path), query, limit)
-    except OttlaError as error:
-        raise Failure(str(error)) from None
+    result = run_query(choice.load_or_report(path), query, limit)
     rows = [{name: _plain(value) for name, value in row.items()} for row in result.rows]
     if output == TABLE:
         click.echo(format_table([Column(name.upper(), name) for name in result.columns], rows))
@@ -44,7 +39,7 @@ def sql(path: str, query: str, limit: int, choice: Choice, output: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON has."""
+    """Return a value that JSON can represent."""
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if isinstance(value, dict):

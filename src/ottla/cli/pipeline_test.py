@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,8 @@ from ottla.cli import interrupts
 from ottla.cli.failure import Failure, NotFound
 from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
 from ottla.cli.pipeline_project import Choice, environment_options, report
-from ottla.cli.pipeline_run import spark_errors
-from ottla.cli.stages import stages
+from ottla.cli.pipeline_run import starting_spark
+from ottla.cli.stages import in_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from ottla.pipeline.flow_tests import FlowTest
     from ottla.pipeline.row_comparison import Comparison
     from ottla.pipeline.testing import TestResult
-
-_ERASE = "\r\x1b[K"
 
 
 @click.command("test")
@@ -63,7 +60,7 @@ def test(path: str, choice: Choice, select: tuple[str, ...], output: str) -> Non
     if output == TEXT:
         click.echo(counts)
     if failed:
-        raise Failure(f"{failed} of {len(results)} tests failed")
+        raise Failure(f"{failed} of {len(results)} tests failed; the rows that differ are shown above")
 
 
 def _read_tests(declaration: Declaration) -> tuple[FlowTest, ...]:
@@ -118,35 +115,24 @@ def _run(path: str, choice: Choice, declaration: Declaration, tests: Sequence[Fl
         results = run_tests(tests, declare, spark)
         for number, test in enumerate(tests, 1):
             if sys.stderr.isatty():
-                line = escape_controls(f"{number} of {len(tests)}: {test.name}", keep="")
-                click.echo(_ERASE + line[: shutil.get_terminal_size().columns - 1], nl=False, err=True)
+                click.echo(in_place(f"{number} of {len(tests)}: {test.name}"), nl=False, err=True)
             yield next(results)
 
 
 def _start_spark(declaration: Declaration, log: Path) -> SparkSession:
-    from ottla.model.errors import OttlaError
-    from ottla.pipeline.run_log import children_write_to
+    with starting_spark(log):
+        # What is missing is reported before modules that need it are imported.
+        from ottla.spark.session import check_packages
 
-    try:
-        with stages() as shown, shown.stage("Starting Spark"), children_write_to(log):
-            # What is missing is reported before modules that need it are imported.
-            from ottla.spark.session import check_packages
+        check_packages()
+        from ottla.pipeline.testing import start_session
 
-            check_packages()
-            from ottla.pipeline.testing import start_session
-
-            return start_session(declaration.spark)
-    except OttlaError as error:
-        raise Failure(str(error)) from None
-    except spark_errors() as error:
-        if interrupts.caused(error):
-            raise
-        raise Failure(f"Spark did not start: {str(error).partition(chr(10))[0].strip(' .')}") from None
+        return start_session(declaration.spark)
 
 
 def _show(result: TestResult) -> None:
     if sys.stderr.isatty():
-        click.echo(_ERASE, nl=False, err=True)
+        click.echo(in_place(""), nl=False, err=True)
     word = "ok    " if result.passed else "FAILED"
     test = result.test
     click.echo(escape_controls(f"{word}  {test.flow}: {test.name}  ({result.seconds:.1f} s)", keep=""))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
-#: whatever names a partition; only a key here
+#: the key of a partition
 Name = TypeVar("Name")
 Kind = Literal["beginning", "end", "offset", "before-end", "time"]
 
@@ -33,7 +33,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What to read: from `start` up to, not including, `end`; without an end, on and on."""
+    """What to read: from `start` up to, not including, `end`; without an end, for ever."""
 
     start: Position
     end: Position | None = None
@@ -49,26 +49,26 @@ class PartitionSpan:
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The first offset of a partition and the one behind its last."""
+    """The first offset of a partition, and the offset after its last record."""
 
     start: int
     end: int
 
 
 def parse_span(texts: tuple[str, ...], now_ms: int) -> Span:
-    """Read one or more positions; kcat writes start and end as two. Raises ValueError with what is wrong."""
+    """Return the span of one or more positions; kcat writes start and end as two. Raise ValueError for other texts."""
     start: Position | None = None
     end: Position | None = None
     for text in texts:
         one_start, one_end = _parse_one(text.strip(), now_ms)
         if (one_start and start) or (one_end and end):
-            raise ValueError(f"{text!r} names a {'start' if one_start and start else 'stop'} that was named before")
+            raise ValueError(f"{text!r} is a second {'start' if one_start and start else 'stop'}; give one of each")
         start, end = start or one_start, end or one_end
     return Span(start or Position("beginning"), end)
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Read a point in time. Raises ValueError with the forms that are understood."""
+    """Return a point in time in milliseconds. Raise ValueError for other texts."""
     if re.fullmatch(r"\d{1,16}", text):
         return int(text)
     span = re.fullmatch(r"-(\d{1,9})(ms|s|m|h|d)", text)
@@ -78,7 +78,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time: write milliseconds, ISO 8601 such as 2026-01-31T12:00:00Z, or -90m"
+            f"{text!r} is not a time: write milliseconds, ISO 8601 such as 2026-01-31T12:00:00Z, or -90m"
         ) from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -88,7 +88,7 @@ def resolve_span(
     bounds: Mapping[Name, LogBounds],
     offsets_at: Callable[[int], Mapping[Name, int | None]],
 ) -> dict[Name, PartitionSpan]:
-    """Turn a span into offsets. `offsets_at` finds the first offset at or after a time, or None."""
+    """Return the offsets of a span. `offsets_at` returns the first offset at or after a time, or None."""
     starts = _resolve(span.start, bounds, offsets_at)
     ends = _resolve(span.end, bounds, offsets_at) if span.end is not None else dict.fromkeys(bounds)
     return {name: PartitionSpan(starts[name], ends[name]) for name in bounds}
@@ -110,7 +110,7 @@ def _resolve(
             return {name: max(log.end - position.value, log.start) for name, log in bounds.items()}
         case "time":
             found = offsets_at(position.value)
-            # No record is that new: the place where the next one will be.
+            # No record is at or after this time: the next record will be at the end.
             return {name: log.end if (at := found[name]) is None else at for name, log in bounds.items()}
 
 
@@ -160,4 +160,4 @@ def _parse_place(text: str) -> Position:
         return Position("offset", int(text))
     if re.fullmatch(r"-\d{1,19}", text):
         return Position("before-end", -int(text))
-    raise ValueError(f"{text!r} is no position: write beginning, end, N, -N, @TIME, s@TIME, e@TIME or FROM:TO")
+    raise ValueError(f"{text!r} is not a position: write beginning, end, N, -N, @TIME, s@TIME, e@TIME or FROM:TO")

@@ -6,7 +6,6 @@ import functools
 import os
 import select
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -14,9 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
+from ottla.cli.duration import current_time_ms
 from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.names import TOPIC_NAME
-from ottla.cli.output import JSON, TEXT, output_option, print_json_line
+from ottla.cli.options import Decorator, Parsed
+from ottla.cli.output import JSON, TEXT, format_count, output_option, print_json_line
 from ottla.cli.position import parse_time_ms
 from ottla.cli.produce_waiting import LIMIT_MS_DEFAULT, Waiting
 from ottla.cli.record_format import decode_escapes
@@ -35,6 +36,26 @@ Header = tuple[str, str | bytes | None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+def acks_option(more: str = "") -> Decorator:
+    return click.option(
+        "--acks",
+        type=click.Choice(["all", "1", "0", "-1"]),
+        default="all",
+        show_default=True,
+        help=f"Required acknowledgements{more}.",
+    )
+
+
+def compression_option(*names: str) -> Decorator:
+    return click.option(
+        *names,
+        type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+        default="none",
+        show_default=True,
+        help="Compression of batches.",
+    )
+
+
 def _schema_choice(part: str) -> Callable[[_Function], _Function]:
     """Add the options that choose the schema of keys or of values; the function gets `key_schema` or `value_schema`."""
     prefix, noun = ("--key-", "keys") if part == KEY else ("--", "values")
@@ -47,10 +68,19 @@ def _schema_choice(part: str) -> Callable[[_Function], _Function]:
             type=click.Path(exists=True, dir_okay=False),
             help=f"Register the schema in FILE and send {noun} with it.",
         )
-        @click.option(f"{prefix}schema-id", f"{part}_id", metavar="N", type=click.IntRange(min=0),
-                      help=f"Send {noun} with this schema.")  # fmt: skip
-        @click.option(f"{prefix}subject", f"{part}_subject", metavar="SUBJECT",
-                      help=f"Subject of the schema of {noun}.  [default: TOPIC-{part}]")  # fmt: skip
+        @click.option(
+            f"{prefix}schema-id",
+            f"{part}_id",
+            metavar="N",
+            type=click.IntRange(min=0),
+            help=f"Send {noun} with this schema.",
+        )
+        @click.option(
+            f"{prefix}subject",
+            f"{part}_subject",
+            metavar="SUBJECT",
+            help=f"Subject of the schema of {noun}.  [default: TOPIC-{part}]",
+        )
         @functools.wraps(function)
         def with_choice(*args: Any, **kwargs: Any) -> Any:
             choice = SchemaChoice(*(kwargs.pop(f"{part}_{name}") for name in ("file", "id", "subject")))
@@ -64,8 +94,12 @@ def _schema_choice(part: str) -> Callable[[_Function], _Function]:
     return add
 
 
-class Piece(NamedTuple):
-    """One record as it was read."""
+def _parse_timestamp(text: str) -> int:
+    return parse_time_ms(text.removeprefix("@"), current_time_ms())
+
+
+class InputRecord(NamedTuple):
+    """The key and the value of a record, as they were read."""
 
     key: bytes | None
     value: bytes | None
@@ -88,22 +122,15 @@ class Piece(NamedTuple):
 )
 @click.option("-Z", "--null", is_flag=True, help="Send an empty value or key as null.")
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(min=0), help="Send to this partition only.")
+@compression_option("-z", "--compression")
+@acks_option("; with all, retries never store a record twice")
 @click.option(
-    "-z",
-    "--compression",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compression of batches.",
+    "--timestamp",
+    "timestamp_ms",
+    metavar="TIME",
+    type=Parsed("time", _parse_timestamp),
+    help="Timestamp of every record: milliseconds, ISO 8601 or -90m.",
 )
-@click.option(
-    "--acks",
-    type=click.Choice(["all", "1", "0", "-1"]),
-    default="all",
-    show_default=True,
-    help="Required acknowledgements; with all, retries never store a record twice.",
-)
-@click.option("--timestamp", metavar="TIME", help="Timestamp of every record: milliseconds, ISO 8601 or -90m.")
 @click.option("--allow-auto-topic-creation", is_flag=True, help="Let the broker create a topic that does not exist.")
 @click.option(
     "-s",
@@ -133,7 +160,7 @@ def command(
     partition: int | None,
     compression: str,
     acks: str,
-    timestamp: str | None,
+    timestamp_ms: int | None,
     allow_auto_topic_creation: bool,
     schema_types: dict[str, str],
     value_schema: SchemaChoice,
@@ -159,14 +186,11 @@ def command(
     """
     if key is not None and key_delimiter is not None:
         raise click.UsageError("-k and -K cannot be combined")
-    timestamp_ms = _parse_timestamp(timestamp)
     choices = {VALUE: value_schema, KEY: key_schema}
     for part, choice in choices.items():
         if choice != SchemaChoice() and part not in schema_types:
             raise click.UsageError(f"a schema for the {part} needs -s {'key=' if part == KEY else ''}FORMAT")
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     if not allow_auto_topic_creation:
         cluster.topic(topic)
     encode = _make_encode(registry_address, topic, schema_types, choices)
@@ -191,7 +215,7 @@ def command(
         look()
 
     writer.while_full = look
-    pieces = _read_pieces(files, lines, decode_escapes(delimiter), idle)
+    pieces = _read_records(files, lines, decode_escapes(delimiter), idle)
     split = _make_split(key, key_delimiter, null)
     fixed_headers = [_parse_header(header) for header in headers]
     try:
@@ -203,7 +227,7 @@ def command(
             deliveries,
             topic=topic,
             partition=partition,
-            timestamp_ms=timestamp_ms,
+            timestamp_ms=timestamp_ms or 0,
             headers=fixed_headers,
         )
     except KeyboardInterrupt:
@@ -215,7 +239,7 @@ def command(
 
 def _make_encode(
     address: RegistryAddress, topic: str, schema_types: dict[str, str], choices: dict[str, SchemaChoice]
-) -> Callable[[Piece], Piece] | None:
+) -> Callable[[InputRecord], InputRecord] | None:
     """Return the function that encodes keys and values with their schemas; None if they have none."""
     if not schema_types:
         return None
@@ -225,17 +249,19 @@ def _make_encode(
             for part, schema_type in schema_types.items()
         }
 
-    def encode(piece: Piece) -> Piece:
+    def encode(piece: InputRecord) -> InputRecord:
         parts = {KEY: piece.key, VALUE: piece.value}
         for part, encode_part in encoders.items():
             data = parts[part]
             parts[part] = None if data is None else encode_part(data)
-        return Piece(parts[KEY], parts[VALUE])
+        return InputRecord(parts[KEY], parts[VALUE])
 
     return encode
 
 
-def _encode_all(pieces: Iterable[Piece], encode: Callable[[Piece], Piece], deliveries: Deliveries) -> Iterator[Piece]:
+def _encode_all(
+    pieces: Iterable[InputRecord], encode: Callable[[InputRecord], InputRecord], deliveries: Deliveries
+) -> Iterator[InputRecord]:
     """Yield the encoded records; count those that do not fit their schema as errors."""
     for number, piece in enumerate(pieces, 1):
         try:
@@ -247,16 +273,17 @@ def _encode_all(pieces: Iterable[Piece], encode: Callable[[Piece], Piece], deliv
 
 
 def report_records_in_flight(writer: Writer) -> None:
-    """After Ctrl-C, tell the person why the command does not end yet. A broker that answers makes this unnecessary."""
+    """Print what the command waits for after Ctrl-C, unless the brokers have acknowledged all records at once."""
     if count := writer.flush(_IDLE_S):
         click.echo(
-            f"waiting for the acknowledgement of {_count(count, 'record')}; press Ctrl-C again to give up", err=True
+            f"waiting for the acknowledgement of {format_count(count, 'record')}; press Ctrl-C again to give up",
+            err=True,
         )
 
 
 def send_all(
     writer: Writer,
-    pieces: Iterable[Piece],
+    pieces: Iterable[InputRecord],
     deliveries: Deliveries,
     *,
     topic: str,
@@ -281,7 +308,7 @@ def send_all(
 
 
 class Deliveries:
-    """What became of the records."""
+    """Counts the records that are stored and those that have failed."""
 
     def __init__(self, topic: str, *, each_as_json: bool, describe_timeout: Callable[[], str]) -> None:
         """`describe_timeout` returns why the cluster has not acknowledged records in time."""
@@ -294,7 +321,7 @@ class Deliveries:
         self._is_timeout = False
         #: records that the client has accepted
         self.queued_count = 0
-        #: those of them that are stored or have failed
+        #: accepted records that are stored or have failed
         self.completed_count = 0
 
     @property
@@ -325,18 +352,18 @@ class Deliveries:
         self._note_error(failure.message)
 
     def finish(self) -> None:
-        """Say how many records went where; raises `Failure` when some went nowhere."""
+        """Print how many records each partition got. Raise Failure if records were not stored."""
         where = ", ".join(f"{partition} ({count})" for partition, count in sorted(self._stored.items()))
         total = sum(self._stored.values())
-        errors = _count(self._error_count, "error")
-        click.echo(f"{_count(total, 'record')} to {self._topic}, partitions {where or '-'}, {errors}", err=True)
+        errors = format_count(self._error_count, "error")
+        click.echo(f"{format_count(total, 'record')} to {self._topic}, partitions {where or '-'}, {errors}", err=True)
         if self._is_timeout:
             raise NotHealthy(f"{self._not_stored()}: {self._describe_timeout()}")
         if self._error_count:
             raise Failure(f"{self._not_stored()}; the first: {self._first_error}")
 
     def _not_stored(self) -> str:
-        return f"{_count(self._error_count, 'record')} {'was' if self._error_count == 1 else 'were'} not stored"
+        return f"{format_count(self._error_count, 'record')} {'was' if self._error_count == 1 else 'were'} not stored"
 
     def _note_error(self, text: str) -> None:
         self._error_count += 1
@@ -344,10 +371,10 @@ class Deliveries:
 
 
 def split_records(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
-    """Cut a stream at each delimiter; what stands behind the last one counts if it is not empty."""
+    """Yield the parts of a stream between delimiters, and the rest after the last one if it is not empty."""
     rest = bytearray()
     for chunk in chunks:
-        # A delimiter may begin in one chunk and end in the next; before that there is none.
+        # A delimiter may begin in one chunk and end in the next.
         searched = max(0, len(rest) - len(delimiter) + 1)
         rest += chunk
         if rest.find(delimiter, searched) >= 0:
@@ -360,9 +387,9 @@ def split_records(chunks: Iterable[bytes], delimiter: bytes) -> Iterator[bytes]:
         yield bytes(rest)
 
 
-def _read_pieces(files: tuple[str, ...], lines: bool, delimiter: bytes, idle: Callable[[], None]) -> Iterator[bytes]:
+def _read_records(files: tuple[str, ...], lines: bool, delimiter: bytes, idle: Callable[[], None]) -> Iterator[bytes]:
     if not delimiter:
-        raise click.BadParameter("a delimiter must not be empty", param_hint="'-D'")
+        raise click.BadParameter("a delimiter must not be empty; write \\n for a line break", param_hint="'-D'")
     if not files:
         yield from split_records(_read_chunks(sys.stdin.buffer, idle), delimiter)
     for path in files:
@@ -374,7 +401,7 @@ def _read_pieces(files: tuple[str, ...], lines: bool, delimiter: bytes, idle: Ca
 
 
 def _read_chunks(stream: IO[bytes], idle: Callable[[], None]) -> Iterator[bytes]:
-    """Read what is there; while nothing is, `idle` runs, so that a slow source still sees its deliveries."""
+    """Yield bytes as they arrive. Call `idle` regularly, so that acknowledgements are handled meanwhile."""
     try:
         fd = stream.fileno()
     except OSError:
@@ -390,19 +417,19 @@ def _read_chunks(stream: IO[bytes], idle: Callable[[], None]) -> Iterator[bytes]
         idle()
 
 
-def _make_split(key: str | None, key_delimiter: str | None, null: bool) -> Callable[[bytes], Piece]:
+def _make_split(key: str | None, key_delimiter: str | None, null: bool) -> Callable[[bytes], InputRecord]:
     fixed = None if key is None else key.encode()
     separator = None if key_delimiter is None else decode_escapes(key_delimiter)
     if separator == b"":
-        raise click.BadParameter("a delimiter must not be empty", param_hint="'-K'")
+        raise click.BadParameter("a delimiter must not be empty; write \\n for a line break", param_hint="'-K'")
 
-    def split(record: bytes) -> Piece:
+    def split(record: bytes) -> InputRecord:
         own, value = fixed, record
         if separator is not None:
             head, found, tail = record.partition(separator)
             # A line without the delimiter is a value without a key.
             own, value = (head, tail) if found else (None, record)
-        return Piece((own or None) if null else own, (value or None) if null else value)
+        return InputRecord((own or None) if null else own, (value or None) if null else value)
 
     return split
 
@@ -410,16 +437,3 @@ def _make_split(key: str | None, key_delimiter: str | None, null: bool) -> Calla
 def _parse_header(text: str) -> Header:
     name, equals, value = text.partition("=")
     return name, value.encode() if equals else None
-
-
-def _parse_timestamp(text: str | None) -> int:
-    if text is None:
-        return 0
-    try:
-        return parse_time_ms(text.removeprefix("@"), time.time_ns() // 1_000_000)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--timestamp'") from None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

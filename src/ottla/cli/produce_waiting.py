@@ -1,4 +1,4 @@
-"""What `ottla produce` says while the cluster does not acknowledge its records, and when it gives up."""
+"""The messages of `ottla produce` while the cluster does not acknowledge its records, and after the time limit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: librdkafka's property and its other name
 _LIMITS = ("message.timeout.ms", "delivery.timeout.ms")
 LIMIT_MS_DEFAULT = 120_000
-#: without an acknowledgement for this time, the reason is looked for and printed
+#: the reason is printed when no record was acknowledged for this time
 _FIRST_S = 3.0
-#: after this time the reason is looked for again, and printed if it has changed
+#: after this time the reason is checked again, and printed if it has changed
 _NEXT_S = 10.0
 #: limit for the metadata that show the reason
 _METADATA_S_MAX = 3.0
@@ -46,7 +46,7 @@ class Waiting:
         self._clock = clock
         #: records with an outcome when `look` was called last
         self._completed = -1
-        #: when the reason is looked for
+        #: when the reason is checked next
         self._look_at = 0.0
         self._reason = ""
 
@@ -78,15 +78,16 @@ class Waiting:
         if offline := without_leader(topic, self._partition):
             return describe_partitions(self._topic, offline)
         for each in topic.partitions:
-            if len(each.isr) < len(each.replicas) and self._partition in (None, each.partition):
+            number = each.name.partition
+            if each.is_under_replicated and self._partition in (None, number):
                 return (
-                    f"partition {each.partition} of topic {self._topic} has {len(each.isr)} of {len(each.replicas)} "
+                    f"partition {number} of topic {self._topic} has {len(each.isr)} of {len(each.replicas)} "
                     "replicas in sync, and acks=all needs min.insync.replicas of them"
                 )
         return f"the leader of the partition has not answered, and topic {self._topic} has all its leaders"
 
     def describe_timeout(self) -> str:
-        """Return why records were given up, and what to do."""
+        """Return why records were not stored in time, and the next step."""
         return (
             f"not acknowledged within {self._limit_s:g} s: {self.find_reason()}; see 'ottla cluster status' and start "
             "the brokers that do not run, then send these records again, or wait longer with -X message.timeout.ms=MS"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.failure import NotFound
+from ottla.cli.options import gathered_options, validate_only_option
 from ottla.cli.output import Column, output_option, print_rows
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: names by type of entity; None for the default
 Names = Mapping[str, str | None]
@@ -32,30 +30,41 @@ _COLUMNS = (
 _CHANGE_COLUMNS = (*_COLUMNS, Column("STATUS", "status"))
 
 
-def _entity_options(function: _Function) -> _Function:
-    """Add --user, --client-id, --ip and their defaults; the function gets `names`."""
+def _names(
+    *,
+    user: str | None,
+    default_user: bool,
+    client_id: str | None,
+    default_client_id: bool,
+    ip: str | None,
+    default_ip: bool,
+) -> Names:
+    names: dict[str, str | None] = {}
+    for kind, name, is_default in (
+        (_USER, user, default_user), (_CLIENT_ID, client_id, default_client_id), (_IP, ip, default_ip),
+    ):  # fmt: skip
+        if name is not None and is_default:
+            raise click.UsageError(f"name only one of --{kind} and --default-{kind}")
+        if name is not None or is_default:
+            names[kind] = name
+    if _IP in names and len(names) > 1:
+        raise click.UsageError(
+            "quotas of addresses do not depend on users and client ids; leave out --user and --client-id, or --ip"
+        )
+    return names
 
-    @click.option("--user", metavar="NAME", help="The quotas of this user.")
-    @click.option("--default-user", is_flag=True, help="The quotas of each user that has none of its own.")
-    @click.option("--client-id", metavar="ID", help="The quotas of this client id.")
-    @click.option("--default-client-id", is_flag=True, help="The quotas of each client id that has none of its own.")
-    @click.option("--ip", metavar="ADDRESS", help="The quotas of this address.")
-    @click.option("--default-ip", is_flag=True, help="The quotas of each address that has none of its own.")
-    @functools.wraps(function)
-    def with_names(*args: Any, **kwargs: Any) -> Any:
-        names: dict[str, str | None] = {}
-        for kind in (_USER, _CLIENT_ID, _IP):
-            option = kind.replace("-", "_")
-            name, is_default = kwargs.pop(option), kwargs.pop(f"default_{option}")
-            if name is not None and is_default:
-                raise click.UsageError(f"name only one of --{kind} and --default-{kind}")
-            if name is not None or is_default:
-                names[kind] = name
-        if _IP in names and len(names) > 1:
-            raise click.UsageError("quotas of addresses do not depend on users and client ids")
-        return function(*args, names=names, **kwargs)
 
-    return with_names  # type: ignore[return-value]
+#: --user, --client-id, --ip and their defaults; the command gets `names`
+_entity_options = gathered_options(
+    "names",
+    _names,
+    click.option("--user", metavar="NAME", help="The quotas of this user."),
+    click.option("--default-user", is_flag=True, help="The quotas of each user that has none of its own."),
+    click.option("--client-id", metavar="ID", help="The quotas of this client id."),
+    click.option("--default-client-id", is_flag=True, help="The quotas of each client id that has none of its own."),
+    click.option("--ip", metavar="ADDRESS", help="The quotas of this address."),
+    click.option("--default-ip", is_flag=True, help="The quotas of each address that has none of its own."),
+)
 
 
 def _parse_rates(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, float]:
@@ -66,7 +75,11 @@ def _parse_rates(ctx: click.Context, parameter: click.Parameter, texts: tuple[st
         except ValueError:
             rates[name] = math.nan
         if not rates[name] > 0 or math.isinf(rates[name]):
-            raise click.BadParameter(f"{name}={text}: the value is not a number above 0", ctx, parameter)
+            raise click.BadParameter(
+                f"{name}={text}: the value is not a number above 0; a quota is removed with 'ottla quota remove'",
+                ctx,
+                parameter,
+            )
     return rates
 
 
@@ -96,7 +109,7 @@ def list_quotas(names: Names, connection: ClusterOptions, output: str) -> None:
 @command.command("set")
 @click.argument("rates", metavar="QUOTA=VALUE...", nargs=-1, required=True, callback=_parse_rates)
 @_entity_options
-@click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
+@validate_only_option
 @connection_options
 @output_option()
 def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection: ClusterOptions, output: str) -> None:
@@ -114,7 +127,7 @@ def set_quotas(rates: dict[str, float], names: Names, dry_run: bool, connection:
 @command.command("remove")
 @click.argument("quotas", metavar="[QUOTA...]", nargs=-1)
 @_entity_options
-@click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
+@validate_only_option
 @connection_options
 @output_option()
 def remove(quotas: tuple[str, ...], names: Names, dry_run: bool, connection: ClusterOptions, output: str) -> None:

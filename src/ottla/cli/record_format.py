@@ -59,7 +59,7 @@ class DecodedMessage:
 
 
 def compile_format(text: str, *, null: bytes = b"", terminal: bool = False) -> Render:
-    """Make a renderer of a format string. Raises ValueError for a token that does not exist.
+    """Return the function that formats a record. Raise ValueError for a token that does not exist.
 
     `null` stands for an absent key or value. For a terminal, control characters in the data are escaped.
     """
@@ -76,7 +76,7 @@ def compile_format(text: str, *, null: bytes = b"", terminal: bool = False) -> R
 
 
 def decode_escapes(text: str) -> bytes:
-    """Read a delimiter: text with \\n, \\t, \\xNN.
+    """Return the bytes of a delimiter: text with \\n, \\t, \\xNN.
 
     >>> decode_escapes(r"a\\x00\\n")
     b'a\\x00\\n'
@@ -85,7 +85,7 @@ def decode_escapes(text: str) -> bytes:
 
 
 def render_envelope(message: Message | DecodedMessage) -> bytes:
-    """One line of JSON as kcat -J writes it; bytes that are no text are base64, and a field says so.
+    """Return a line of JSON as kcat -J writes it. Bytes that are not text are base64, and a field says so.
 
     A key or value with a schema is the JSON value itself, and a field has the id of the schema.
     """
@@ -115,7 +115,7 @@ def render_envelope(message: Message | DecodedMessage) -> bytes:
 def _compile_token(token: str, encoding: str | None, null: bytes, show: Callable[[bytes], bytes]) -> Render:
     if encoding is not None:
         if token not in "ksv" or encoding not in _ENCODINGS:
-            raise ValueError(f"%{token}{{{encoding}}} is no token: only %k, %s and %v take {{hex}} or {{base64}}")
+            raise ValueError(f"%{token}{{{encoding}}} is not a token: only %k, %s and %v take {{hex}} or {{base64}}")
         show = _ENCODINGS[encoding]
     match token:
         case "t":
@@ -138,7 +138,7 @@ def _compile_token(token: str, encoding: str | None, null: bytes, show: Callable
             return lambda message: show(_join_headers(message))
         case "%":
             return _literal(b"%")
-    raise ValueError(f"%{token} is no token; there are %t %p %o %k %s %v %h %T %S %K and %%")
+    raise ValueError(f"%{token} is not a token; there are %t %p %o %k %s %v %h %T %S %K and %%")
 
 
 def _literal(data: bytes) -> Render:
@@ -158,7 +158,7 @@ def _join_headers(message: Message | DecodedMessage) -> bytes:
 
 
 def _headers(message: Message | DecodedMessage) -> list[tuple[str, bytes | None]]:
-    # The client takes headers in several shapes but hands them out in this one.
+    # The type allows several forms; consumed messages have this one.
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 

@@ -1,14 +1,14 @@
-"""Producers and consumers of the command line, and the only importer of confluent-kafka.
+"""Producers and consumers of the command line, and the only file that imports confluent-kafka.
 
-The commands that write and read records use librdkafka. They import this file when they run, because the import is what
-makes a command slow to start.
+The commands that write and read records use librdkafka. They import this file when they run, because the import is
+slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import click
 from confluent_kafka import Consumer, KafkaException, Producer, libversion
@@ -143,7 +143,7 @@ class Reader:
     def read(self, count_max: int, timeout_s: float) -> tuple[list[Message], dict[TopicPartition, int]]:
         """Return the records that have arrived, and the partitions at their end with the next offset of each.
 
-        Only the first record is waited for, so that single records are returned at once and many of them in bulk.
+        Waits for the first record only, so that a single record is returned at once, and many together.
         """
         with interrupts.deferred():
             first = self._consumer.poll(min(timeout_s, _CALL_S_MAX))
@@ -168,12 +168,15 @@ class Reader:
     def pause(self, name: TopicPartition) -> None:
         self._consumer.pause([KafkaPartition(*name)])
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
 
 def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Failure:
-    """Return an error of librdkafka, or of a broker, as a line that says what to do."""
+    """Return the failure for an error of librdkafka or of a broker."""
     code, text = error.code(), error.str()
     if code in _NOT_FOUND and topic is not None:
         return error_codes.no_such_topic(topic)
@@ -186,7 +189,7 @@ def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Fai
     if code in _REFUSED:
         return Failure(f"the broker refused this client: {text}; set security.* and sasl.* with -X")
     if code == KafkaError._UNSUPPORTED_FEATURE:
-        return Failure(f"the broker cannot do this: {text}")
+        return Failure(f"the broker does not support this request: {text}; use a newer broker")
     if code == KafkaError._INVALID_ARG and "configuration property" in text:
         raise click.UsageError(f"{text} (from -X or --command-config)", click.get_current_context())
     # librdkafka has errors of its own, with negative codes, and texts for all errors of brokers.
@@ -232,7 +235,7 @@ def _concerns_group(message: Message) -> bool:
     librdkafka wants a group.id and looks for its coordinator, also if it reads without a group.
     """
     error = message.error()
-    codes = {KafkaError.GROUP_AUTHORIZATION_FAILED, *error_codes.COORDINATOR_AWAY}
+    codes = {KafkaError.GROUP_AUTHORIZATION_FAILED, *error_codes.COORDINATOR_UNAVAILABLE}
     return error is not None and message.topic() is None and error.code() in codes
 
 

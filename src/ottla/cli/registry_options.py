@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.connection import parse_pairs
 from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.cli.options import Function, gathered_options
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 REGISTRY_DEFAULT = "http://127.0.0.1:8081"
 REGISTRY_ENVIRONMENT = "OTTLA_REGISTRY"
@@ -50,33 +49,33 @@ class RegistryAddress:
             raise (NotFound if error.status == 404 else Failure)(str(error)) from None
 
 
-def registry_address_options(function: _Function) -> _Function:
-    """Add --registry and -R; the function gets a `registry_address`."""
+def _address(url: str | None, registry_properties: dict[str, str]) -> RegistryAddress:
+    return RegistryAddress(url or os.environ.get(REGISTRY_ENVIRONMENT, REGISTRY_DEFAULT), registry_properties)
 
-    @click.option(
+
+#: --registry and -R; the command gets a `registry_address`
+registry_address_options = gathered_options(
+    "registry_address",
+    _address,
+    click.option(
         "-r",
         "--registry",
         "url",
         metavar="URL,...",
         help=f"Schema registry.  [env: {REGISTRY_ENVIRONMENT}; default: {REGISTRY_DEFAULT}]",
-    )
-    @click.option(
+    ),
+    click.option(
         "-R",
         "registry_properties",
         metavar="KEY=VALUE",
         multiple=True,
         callback=parse_pairs,
         help="Set a property of the registry's client, such as basic.auth.user.info. Repeatable.",
-    )
-    @functools.wraps(function)
-    def with_address(*args: Any, url: str | None, registry_properties: dict[str, str], **kwargs: Any) -> Any:
-        urls = url or os.environ.get(REGISTRY_ENVIRONMENT, REGISTRY_DEFAULT)
-        return function(*args, registry_address=RegistryAddress(urls, registry_properties), **kwargs)
-
-    return with_address  # type: ignore[return-value]
+    ),
+)
 
 
-def registry_options(function: _Function) -> _Function:
+def registry_options(function: Function) -> Function:
     """Add --registry and -R; the function gets a client, `registry`."""
 
     @registry_address_options
@@ -85,4 +84,4 @@ def registry_options(function: _Function) -> _Function:
         with registry_address.open() as registry:
             return function(*args, registry=registry, **kwargs)
 
-    return with_registry  # type: ignore[return-value]
+    return with_registry

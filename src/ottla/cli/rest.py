@@ -15,7 +15,7 @@ def command(texts: dict[str, str], registry: str | None) -> None:
 
     It serves versions 2 and 3 of Confluent's REST API, and works with Apache Kafka, too. GET /docs lists all
     operations. It prints a line that starts with "ready" when it accepts requests, and a warning on standard error
-    if the cluster does not answer; GET /health tells whether it does.
+    if the cluster does not answer; GET /health reports whether it does.
     """
     from ottla.edge.rest.service import run
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
 from ottla.cli import schema_exporter
 from ottla.cli.failure import NotFound
+from ottla.cli.options import deletion_dry_run_option, gathered_options
 from ottla.cli.output import Column, output_option, print_data, print_rows
 from ottla.cli.registry_options import registry_options
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _TYPES = ("AVRO", "JSON", "PROTOBUF")
 #: the type of a file by its suffix
@@ -31,37 +28,9 @@ _VERSION_COLUMNS = (
     Column("SUBJECT", "subject"), Column("VERSION", "version"), Column("ID", "id"), Column("TYPE", "type"),
     Column("REFERENCES", "references"),
 )  # fmt: skip
-#: what the cluster calls the global setting
+#: how the subject of a global setting is shown
 _GLOBAL = "<global>"
-
-
-def _schema_options(function: _Function) -> _Function:
-    """Add FILE, --type and --reference; the function gets `body`, as the registry takes it."""
-
-    @click.argument("file", metavar="FILE", type=click.File("r", encoding="utf-8"))
-    @click.option(
-        "-t",
-        "--type",
-        "schema_type",
-        type=click.Choice(_TYPES, case_sensitive=False),
-        help="Type of the schema.  [default: by the suffix .avsc, .json or .proto, else AVRO]",
-    )
-    @click.option(
-        "--reference",
-        "references",
-        metavar="NAME=SUBJECT:VERSION",
-        multiple=True,
-        help="A schema that this one uses under NAME. Repeatable.",
-    )
-    @functools.wraps(function)
-    def with_body(*args: Any, file: Any, schema_type: str | None, references: tuple[str, ...], **kwargs: Any) -> Any:
-        chosen = (schema_type or _SUFFIXES.get(Path(file.name).suffix, "AVRO")).upper()
-        body: dict[str, Any] = {"schema": file.read(), "schemaType": chosen}
-        if references:
-            body["references"] = [_parse_reference(text) for text in references]
-        return function(*args, body=body, **kwargs)
-
-    return with_body  # type: ignore[return-value]
+_SUBJECT_NOT_FOUND = 40401
 
 
 def _parse_reference(text: str) -> dict[str, Any]:
@@ -70,6 +39,37 @@ def _parse_reference(text: str) -> dict[str, Any]:
     if not name or not subject or not version.isdigit():
         raise click.BadParameter(f"{text!r} is not NAME=SUBJECT:VERSION", param_hint="--reference")
     return {"name": name, "subject": subject, "version": int(version)}
+
+
+def _body(file: Any, schema_type: str | None, references: tuple[str, ...]) -> dict[str, Any]:
+    """Return a schema as the registry takes it."""
+    chosen = (schema_type or _SUFFIXES.get(Path(file.name).suffix, "AVRO")).upper()
+    body: dict[str, Any] = {"schema": file.read(), "schemaType": chosen}
+    if references:
+        body["references"] = [_parse_reference(text) for text in references]
+    return body
+
+
+#: FILE, --type and --reference; the command gets a `body`
+_schema_options = gathered_options(
+    "body",
+    _body,
+    click.argument("file", metavar="FILE", type=click.File("r", encoding="utf-8")),
+    click.option(
+        "-t",
+        "--type",
+        "schema_type",
+        type=click.Choice(_TYPES, case_sensitive=False),
+        help="Type of the schema.  [default: by the suffix .avsc, .json or .proto, else AVRO]",
+    ),
+    click.option(
+        "--reference",
+        "references",
+        metavar="NAME=SUBJECT:VERSION",
+        multiple=True,
+        help="A schema that this one uses under NAME. Repeatable.",
+    ),
+)
 
 
 @click.group("schema")
@@ -86,11 +86,11 @@ command.add_command(schema_exporter.command)
 @command.command("list")
 @click.argument("prefix", metavar="[PREFIX]", default="")
 @click.option("--all", "all_versions", is_flag=True, help="Every version, not only the latest.")
-@click.option("--deleted", is_flag=True, help="Also what is soft deleted.")
+@click.option("--deleted", is_flag=True, help="Also print soft-deleted versions.")
 @registry_options
 @output_option()
 def list_schemas(prefix: str, all_versions: bool, deleted: bool, registry: SchemaRegistry, output: str) -> None:
-    """Print subjects and their versions, all or those that start with PREFIX."""
+    """Print subjects and their versions: all, or those that start with PREFIX."""
     latest = "" if all_versions else "&latestOnly=true"
     path = f"/schemas?subjectPrefix={quote(prefix, safe='')}{latest}{'&deleted=true' if deleted else ''}"
     print_rows([_row(value) for value in registry.ask("GET", path)], _VERSION_COLUMNS, output, "subject")
@@ -120,11 +120,13 @@ def get(name: str, version: str, only_text: bool, registry: SchemaRegistry, outp
 @command.command("register")
 @click.argument("subject")
 @_schema_options
-@click.option("--normalize", is_flag=True, help="Normalise the schema first, so that equal meanings get one id.")
+@click.option(
+    "--normalize", is_flag=True, help="Normalise the schema first, so that schemas with the same meaning get one id."
+)
 @registry_options
 @output_option()
 def register(subject: str, body: dict[str, Any], normalize: bool, registry: SchemaRegistry, output: str) -> None:
-    """Register the schema in FILE under SUBJECT. Print its id; a schema that exists keeps its own."""
+    """Register the schema in FILE under SUBJECT. Print its id; a schema that exists keeps its id."""
     query = "?normalize=true" if normalize else ""
     schema_id = registry.ask("POST", f"{_versions(subject)}{query}", body)["id"]
     value = registry.ask("POST", f"/subjects/{quote(subject, safe='')}{query}", body)
@@ -134,7 +136,11 @@ def register(subject: str, body: dict[str, Any], normalize: bool, registry: Sche
 @command.command("check")
 @click.argument("subject")
 @_schema_options
-@click.option("--version", metavar="N", help="Compare with this version only.  [default: as the level demands]")
+@click.option(
+    "--version",
+    metavar="N",
+    help="Compare with this version only.  [default: the versions that the compatibility level demands]",
+)
 @registry_options
 @output_option()
 @click.pass_context
@@ -152,7 +158,7 @@ def check(
     verdict = registry.ask("POST", path, body)
     reasons = verdict.get("messages") or []
     if output == "table":
-        click.echo("compatible" if verdict["is_compatible"] else "incompatible")
+        click.echo(_verdict(registry, subject) if verdict["is_compatible"] else "incompatible")
         for reason in reasons:
             click.echo(f"  {reason}")
     else:
@@ -179,8 +185,10 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
 @command.command("delete")
 @click.argument("subject")
 @click.option("--version", metavar="N", help="Delete this version only.")
-@click.option("--permanent", is_flag=True, help="Delete permanently what was soft deleted. Its id is not used again.")
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
+@click.option(
+    "--permanent", is_flag=True, help="Permanently delete soft-deleted versions. Their ids are not used again."
+)
+@deletion_dry_run_option
 @registry_options
 @output_option()
 def delete(
@@ -203,7 +211,7 @@ def delete(
 @command.command("config")
 @click.argument("subject", required=False)
 @click.option("--set", "level", type=click.Choice(_LEVELS, case_sensitive=False), help="Set the compatibility level.")
-@click.option("--unset", is_flag=True, help="Remove the level of SUBJECT, so that the global one holds.")
+@click.option("--unset", is_flag=True, help="Remove the level of SUBJECT, so that the global one applies.")
 @registry_options
 @output_option()
 def config(subject: str | None, level: str | None, unset: bool, registry: SchemaRegistry, output: str) -> None:
@@ -216,7 +224,7 @@ def config(subject: str | None, level: str | None, unset: bool, registry: Schema
 @command.command("mode")
 @click.argument("subject", required=False)
 @click.option("--set", "mode_name", type=click.Choice(_MODES, case_sensitive=False), help="Set the mode.")
-@click.option("--unset", is_flag=True, help="Remove the mode of SUBJECT, so that the global one holds.")
+@click.option("--unset", is_flag=True, help="Remove the mode of SUBJECT, so that the global one applies.")
 @registry_options
 @output_option()
 def mode(subject: str | None, mode_name: str | None, unset: bool, registry: SchemaRegistry, output: str) -> None:
@@ -237,7 +245,7 @@ def _setting(
     """Print, set or delete a setting of a subject or the registry. `fields` are its names in answers and requests."""
     field, sent = fields
     if value is not None and unset:
-        raise click.UsageError("give either --set or --unset")
+        raise click.UsageError("--set and --unset cannot be combined")
     path = f"/{kind}/{quote(subject, safe='')}" if subject else f"/{kind}"
     if value is not None:
         registry.ask("PUT", path, {sent: value.upper()})
@@ -249,9 +257,21 @@ def _setting(
     print_rows([row], (Column("SUBJECT", "subject"), Column(title, kind)), output, "subject")
 
 
+def _verdict(registry: SchemaRegistry, subject: str) -> str:
+    """Return the text for a compatible schema. A registry also calls it compatible if the subject has no versions."""
+    from ottla.client.registry import RegistryError
+
+    try:
+        registry.ask("GET", _versions(subject))
+    except RegistryError as error:
+        if error.code == _SUBJECT_NOT_FOUND:
+            return f"compatible: {subject} has no versions yet"
+    return "compatible"
+
+
 def _versions(subject: str) -> str:
     if not subject:
-        raise NotFound("a subject has a name of at least one character")
+        raise NotFound("the name of a subject is empty; see 'ottla schema list'")
     return f"/subjects/{quote(subject, safe='')}/versions"
 
 

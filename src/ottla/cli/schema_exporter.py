@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import click
 
 from ottla.cli.connection import load_properties, parse_pairs
+from ottla.cli.options import gathered_options
 from ottla.cli.output import Column, output_option, print_data, print_rows
 from ottla.cli.registry_options import registry_options
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _URL = "schema.registry.url"
 _CONTEXT_TYPES = ("AUTO", "CUSTOM", "NONE", "DEFAULT")
@@ -32,64 +29,72 @@ _MEMBER_COLUMNS = (Column("MEMBER", "member"), Column("VALUE", "value"))
 def command() -> None:
     """Copy the schemas of a registry to another one, continuously ("schema linking").
 
-    The leader of the registry does it, also after this command has ended. Ids and versions stay the same.
+    The leader of the registry copies them, also after this command has ended. Ids and versions stay the same.
     """
 
 
-def _definition_options(function: _Function) -> _Function:
-    """Add the options that describe an exporter; the function gets `body`, as the registry takes it."""
+class Definition(NamedTuple):
+    """The options that describe an exporter, as the registry takes them."""
 
-    @click.option(
+    #: members of the definition, apart from `config`
+    body: dict[str, Any]
+    #: properties of the destination's client
+    config: dict[str, str]
+
+
+def _definition(
+    *,
+    subjects: str | None,
+    subject_format: str | None,
+    context_type: str | None,
+    context_name: str | None,
+    config: dict[str, str],
+    config_file: str | None,
+) -> Definition:
+    body = {
+        "subjects": subjects.split(",") if subjects else None, "subjectRenameFormat": subject_format,
+        "contextType": context_type.upper() if context_type else None, "context": context_name,
+    }  # fmt: skip
+    filed = load_properties(config_file) if config_file is not None else {}
+    return Definition({name: value for name, value in body.items() if value is not None}, {**filed, **config})
+
+
+#: the options that describe an exporter; the command gets a `definition`
+_definition_options = gathered_options(
+    "definition",
+    _definition,
+    click.option(
         "--subjects",
         metavar="NAME,...",
         help="Subjects, prefixes (orders*), contexts (.test); :*: for all.  [default: *]",
-    )
-    @click.option(
+    ),
+    click.option(
         "--subject-format",
         metavar="FORMAT",
         help="Names at the destination, such as dc1_${subject}.  [default: ${subject}]",
-    )
-    @click.option(
+    ),
+    click.option(
         "--context-type", type=click.Choice(_CONTEXT_TYPES, case_sensitive=False),
         help="Context at the destination: one named after this registry (AUTO), that of --context-name (CUSTOM), that "
         "of the source (NONE), or the default context (DEFAULT).  [default: AUTO]",
-    )  # fmt: skip
-    @click.option("--context-name", metavar="NAME", help="Context for --context-type CUSTOM.")
-    @click.option(
+    ),
+    click.option("--context-name", metavar="NAME", help="Context for --context-type CUSTOM."),
+    click.option(
         "-C", "--config", "config", metavar="KEY=VALUE", multiple=True, callback=parse_pairs,
         help="A property of the destination's client, such as basic.auth.user.info. Repeatable.",
-    )  # fmt: skip
-    @click.option(
+    ),
+    click.option(
         "--config-file", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-        help="Read such properties from a file of KEY=VALUE lines, so that no other user sees a password.",
-    )  # fmt: skip
-    @functools.wraps(function)
-    def with_body(
-        *args: Any,
-        subjects: str | None,
-        subject_format: str | None,
-        context_type: str | None,
-        context_name: str | None,
-        config: dict[str, str],
-        config_file: str | None,
-        **kwargs: Any,
-    ) -> Any:
-        body = {
-            "subjects": subjects.split(",") if subjects else None, "subjectRenameFormat": subject_format,
-            "contextType": context_type.upper() if context_type else None, "context": context_name,
-        }  # fmt: skip
-        filed = load_properties(config_file) if config_file is not None else {}
-        given = {name: value for name, value in body.items() if value is not None}
-        return function(*args, body=given, config={**filed, **config}, **kwargs)
-
-    return with_body  # type: ignore[return-value]
+        help="Read such properties from a file of KEY=VALUE lines, so that other users cannot see a password.",
+    ),
+)  # fmt: skip
 
 
 @command.command("list")
 @registry_options
 @output_option()
 def list_exporters(registry: SchemaRegistry, output: str) -> None:
-    """Print the exporters and how far they are."""
+    """Print the exporters with their states and offsets."""
     names = registry.ask("GET", "/exporters")
     print_rows([_status(registry, name) for name in names], _COLUMNS, output, "name")
 
@@ -100,11 +105,11 @@ def list_exporters(registry: SchemaRegistry, output: str) -> None:
 @_definition_options
 @registry_options
 @output_option()
-def create(
-    *, name: str, destination: str, body: dict[str, Any], config: dict[str, str], registry: SchemaRegistry, output: str
-) -> None:
+def create(name: str, destination: str, definition: Definition, registry: SchemaRegistry, output: str) -> None:
     """Create an exporter that copies to the registry at URL. It starts at once."""
-    registry.ask("POST", "/exporters", {"name": name, "config": {**config, _URL: destination}, **body})
+    registry.ask(
+        "POST", "/exporters", {"name": name, "config": {**definition.config, _URL: destination}, **definition.body}
+    )
     print_rows([_status(registry, name)], _COLUMNS, output, "name")
 
 
@@ -128,7 +133,7 @@ def describe(name: str, registry: SchemaRegistry, output: str) -> None:
 @registry_options
 @output_option()
 def status(name: str, registry: SchemaRegistry, output: str) -> None:
-    """Print how far an exporter is. TRACE says why it does not get on."""
+    """Print the state and the offset of an exporter. TRACE is the error that keeps it from copying."""
     print_rows([_status(registry, name)], _COLUMNS, output, "name")
 
 
@@ -138,21 +143,14 @@ def status(name: str, registry: SchemaRegistry, output: str) -> None:
     "--to",
     "destination",
     metavar="URL",
-    help="Another address of the destination; needs its secrets again, in --config-file.",
+    help="New URL of the destination. Give its secrets again with --config-file.",
 )
 @_definition_options
 @registry_options
 @output_option()
-def update(
-    *,
-    name: str,
-    destination: str | None,
-    body: dict[str, Any],
-    config: dict[str, str],
-    registry: SchemaRegistry,
-    output: str,
-) -> None:
-    """Change a paused exporter: what is not given stays as it is. It continues at its offset; see `reset`."""
+def update(name: str, destination: str | None, definition: Definition, registry: SchemaRegistry, output: str) -> None:
+    """Change the given options of a paused exporter. It continues at its offset; see `reset`."""
+    body, config = definition
     change = config if destination is None else {**config, _URL: destination}
     if change:
         body = {**body, "config": {**registry.ask("GET", f"{_path(name)}/config"), **change}}
@@ -160,45 +158,34 @@ def update(
     print_rows([_status(registry, name)], _COLUMNS, output, "name")
 
 
-@command.command("pause")
-@click.argument("name")
-@registry_options
-@output_option()
-def pause(name: str, registry: SchemaRegistry, output: str) -> None:
-    """Stop copying. The exporter keeps its offset."""
-    _change(registry, name, "pause", output)
+def _state_command(verb: str, text: str) -> click.Command:
+    """Return a command that changes the state of an exporter, as the registry names it, and prints the new one."""
+
+    @click.command(verb, help=text)
+    @click.argument("name")
+    @registry_options
+    @output_option()
+    def change(name: str, registry: SchemaRegistry, output: str) -> None:
+        registry.ask("PUT", f"{_path(name)}/{verb}")
+        print_rows([_status(registry, name)], _COLUMNS, output, "name")
+
+    return change
 
 
-@command.command("resume")
-@click.argument("name")
-@registry_options
-@output_option()
-def resume(name: str, registry: SchemaRegistry, output: str) -> None:
-    """Let a paused exporter continue."""
-    _change(registry, name, "resume", output)
-
-
-@command.command("reset")
-@click.argument("name")
-@registry_options
-@output_option()
-def reset(name: str, registry: SchemaRegistry, output: str) -> None:
-    """Let a paused exporter compare and copy everything again when it is resumed."""
-    _change(registry, name, "reset", output)
+command.add_command(_state_command("pause", "Stop copying. The exporter keeps its offset."))
+command.add_command(_state_command("resume", "Let a paused exporter continue."))
+command.add_command(
+    _state_command("reset", "Let a paused exporter compare and copy everything again when it is resumed.")
+)
 
 
 @command.command("delete")
 @click.argument("name")
 @registry_options
 def delete(name: str, registry: SchemaRegistry) -> None:
-    """Delete an exporter. What it has copied stays at the destination."""
+    """Delete an exporter. The schemas that it has copied stay at the destination."""
     registry.ask("DELETE", _path(name))
     click.echo(f"deleted {name}")
-
-
-def _change(registry: SchemaRegistry, name: str, verb: str, output: str) -> None:
-    registry.ask("PUT", f"{_path(name)}/{verb}")
-    print_rows([_status(registry, name)], _COLUMNS, output, "name")
 
 
 def _status(registry: SchemaRegistry, name: str) -> dict[str, Any]:

@@ -38,13 +38,13 @@ def parse_serializations(ctx: click.Context, parameter: click.Parameter, texts: 
             formats = ", ".join(SCHEMA_TYPES)
             raise click.BadParameter(f"{text!r} is not a format or key=FORMAT; formats are {formats}", ctx, parameter)
         if found.setdefault(part or VALUE, SCHEMA_TYPES[name]) != SCHEMA_TYPES[name]:
-            raise click.BadParameter(f"the {part or VALUE} has two formats", ctx, parameter)
+            raise click.BadParameter(f"the {part or VALUE} has two formats; give one -s for it", ctx, parameter)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChoice:
-    """Which schema the keys or values are written with; at most one is given, None: the latest of the subject."""
+    """The schema of keys or of values; without a file and an id, the latest one of the subject."""
 
     file: str | None = None
     schema_id: int | None = None
@@ -151,7 +151,7 @@ class RecordDecoder:
                 click.echo(f"skipped {place}: {error}", err=True)
                 return None
             raise Failure(
-                f"{place}: {error}. Go on without such records with --skip-bad, or print the bytes with "
+                f"{place}: {error}. Skip such records with --skip-bad, or print the bytes with "
                 f"-O {message.offset()} -p {message.partition()} -n 1 and without -s"
             ) from None
         return DecodedMessage(message, key, value)
@@ -188,4 +188,4 @@ def _use(part: str, schema_type: str) -> str:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")

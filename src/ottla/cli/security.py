@@ -1,4 +1,4 @@
-"""`ottla security`: make a broker secure that has not been so."""
+"""`ottla security`: create the files of a secure broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def command() -> None:
     "--port", metavar="PORT", type=click.IntRange(0, 65534), default=9092, show_default=True,
     help="Port for clients with a password (SASL_SSL); the next port is for clients with a certificate (SSL).",
 )  # fmt: skip
-@click.option("--admin", metavar="NAME", default="admin", show_default=True, help="Name of the user who may do all.")
+@click.option(
+    "--admin", metavar="NAME", default="admin", show_default=True, help="Name of the super user, who may do everything."
+)
 @click.option(
     "--days", metavar="N", type=click.IntRange(1, AUTHORITY_DAYS), default=DAYS_DEFAULT, show_default=True,
     help="How long the certificates are valid; that of the authority is for ten years.",
@@ -42,23 +44,18 @@ def command() -> None:
 def init(*, data: Path, hosts: tuple[str, ...], port: int, admin: str, days: int, output: str) -> None:
     """Create a certificate authority, certificates, an admin user and a server.properties, and print client settings.
 
-    The broker of `ottla broker --config DIR/server.properties` encrypts all connections, wants a password
+    The broker of `ottla broker --config DIR/server.properties` encrypts all connections, requires a password
     (SCRAM-SHA-512) or a certificate, and lets users do what ACLs allow. The admin user gets a random password, which
-    is in DIR/client.properties and in the printed settings, and nowhere else. Nothing is overwritten. The broker must
-    not run. DIR/tls/ca.key signs further certificates: keep a copy of it in a safe place.
+    is only in DIR/client.properties and in the printed settings. No file is overwritten. The broker must not run.
+    DIR/tls/ca.key signs further certificates: keep a copy of it in a safe place.
     """
-    from ottla.broker.metadata.store import StoreError
     from ottla.cli.security_clients import TITLES
     from ottla.cli.security_files import NEW_FILES, create
-    from ottla.security.errors import SecurityConfigError
 
     existing = [str(data / name) for name in NEW_FILES if (data / name).exists()]
     if existing:
         raise Failure(f"{', '.join(existing)} exists and is not overwritten; choose another directory with --data")
-    try:
-        made = create(data.absolute(), hosts=hosts, port=port, admin=admin, days=days)
-    except (SecurityConfigError, StoreError) as error:
-        raise Failure(str(error)) from None
+    made = create(data.absolute(), hosts=hosts, port=port, admin=admin, days=days)
     if output == JSON:
         print_data({"files": made.files, "clients": made.clients}, output)
         return

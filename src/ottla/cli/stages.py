@@ -1,4 +1,4 @@
-"""The stages of a start that takes seconds, on standard error: what happens now, and for how long.
+"""Shows on standard error the stages of a start that takes seconds, and how long each has taken.
 
 Starting Spark ... 4 s          on a terminal, renewed in place every second
 Starting Spark ...              elsewhere, one line when the stage begins
@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+from ottla.cli.output import escape_controls
 
 _TICK_S = 1.0
 _ERASE = "\r\x1b[K"
@@ -36,11 +38,11 @@ class Stages:
 
         def tick() -> None:
             while not ended.wait(_TICK_S):
-                self._draw(f"{text} ... {self._now() - began:.0f} s")
+                self._write(in_place(f"{text} ... {self._now() - began:.0f} s"))
 
         ticker = threading.Thread(target=tick, name="stage", daemon=True)
         if self._in_place:
-            self._draw(f"{text} ...")
+            self._write(in_place(f"{text} ..."))
             ticker.start()
         else:
             self._write(f"{text} ...\n")
@@ -53,10 +55,6 @@ class Stages:
             if self._in_place:
                 ticker.join()
             self._write(last)
-
-    def _draw(self, line: str) -> None:
-        # A line that is wider than the terminal would wrap, and the next one would not replace it.
-        self._write(_ERASE + line[: shutil.get_terminal_size().columns - 1])
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -71,3 +69,8 @@ def stages() -> Iterator[Stages]:
         return
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as stream:
         yield Stages(stream, in_place=True)
+
+
+def in_place(line: str) -> str:
+    """Return what replaces the current line of a terminal. It is cut, because a line that wraps cannot be replaced."""
+    return f"{_ERASE}{escape_controls(line, keep='')[: shutil.get_terminal_size().columns - 1]}"

@@ -11,25 +11,23 @@ import click
 from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.failure import NotFound, confirm
 from ottla.cli.names import TOPIC_NAME
+from ottla.cli.options import deletion_dry_run_option, validate_only_option, yes_option
 from ottla.cli.output import (
-    JSON,
-    NAME,
-    YAML,
     Column,
+    format_fields,
     format_table,
     output_option,
-    print_data,
+    print_descriptions,
     print_rows,
 )
 from ottla.cli.topic_state import Outcome, TopicState, report_outcomes
-from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
 
 #: CreateTopics: the broker's own num.partitions and default.replication.factor
 _BROKER_DEFAULT = -1
-#: the most that librdkafka asks a broker for
+#: the maximum of librdkafka
 _PARTITIONS_MAX = 100_000
 
 _LIST_COLUMNS = (
@@ -56,7 +54,6 @@ _config_option = click.option(
     callback=parse_pairs,
     help="Set a topic setting. Repeatable.",
 )
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Validate the request in the cluster; change nothing.")
 
 
 @click.group("topic")
@@ -84,7 +81,7 @@ def command() -> None:
 )
 @_config_option
 @click.option("--if-not-exists", is_flag=True, help="Succeed if a topic exists already.")
-@_dry_run_option
+@validate_only_option
 @connection_options
 @output_option()
 def create(
@@ -99,9 +96,7 @@ def create(
     output: str,
 ) -> None:
     """Create topics."""
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     existing = set(cluster.topics()) & set(names) if if_not_exists else set()
     wanted = [name for name in dict.fromkeys(names) if name not in existing]
     outcomes = (
@@ -125,7 +120,9 @@ def create(
 @command.command("list")
 @click.argument("patterns", metavar="[NAME]...", nargs=-1, type=TOPIC_NAME)
 @click.option("--regex", "-r", is_flag=True, help="Treat the names as regular expressions.")
-@click.option("--exclude-internal", is_flag=True, help="Do not list internal topics.")
+@click.option(
+    "--exclude-internal", is_flag=True, help="Do not list internal topics, whose names start with two underscores."
+)
 @connection_options
 @output_option()
 def list_topics(
@@ -136,9 +133,7 @@ def list_topics(
     Lists all topics, the given ones, or with -r those that match.
     """
     matches = _matcher(patterns, regex)
-    from ottla.cli.cluster import connect
-
-    known = connect(connection).topics()
+    known = connection.connect().topics()
     missing = [] if regex else [name for name in patterns if name not in known]
     if missing:
         raise NotFound(f"topic {', '.join(missing)} does not exist; 'ottla topic list' shows all")
@@ -164,11 +159,9 @@ def describe(
     output: str,
 ) -> None:
     """Describe topics. Without -s, -c or -p: summary and partitions."""
-    from ottla.cli.cluster import connect
-
     if not (with_summary or with_configs or with_partitions):
         with_summary = with_partitions = True
-    cluster = connect(connection)
+    cluster = connection.connect()
     described = []
     for topic in cluster.describe_topics(list(dict.fromkeys(names))):
         row = {**_summary(topic), "topic_id": topic.topic_id}
@@ -176,21 +169,11 @@ def describe(
             row["partitions"] = _partition_rows(cluster, topic)
         if with_configs:
             row["configs"] = [
-                {
-                    "name": entry.name,
-                    "value": entry.value,
-                    "source": entry.source,
-                    "is_default": entry.is_default,
-                }
+                {"name": entry.name, "value": entry.value, "source": entry.source, "is_default": entry.is_default}
                 for entry in cluster.describe_config("topic", topic.name)
             ]
         described.append(row)
-    if output == NAME:
-        print_rows(described, (), output, "topic_name")
-    elif output in (JSON, YAML):
-        print_data(described, output)
-    else:
-        click.echo("\n\n".join(_format_description(row, with_summary) for row in described))
+    print_descriptions(described, lambda row: _format_description(row, with_summary), output, "topic_name")
 
 
 @command.command("alter")
@@ -204,7 +187,7 @@ def describe(
 )
 @_config_option
 @click.option("--delete-config", metavar="KEY", multiple=True, help="Reset a setting to its default. Repeatable.")
-@_dry_run_option
+@validate_only_option
 @connection_options
 @output_option()
 def alter(
@@ -220,9 +203,7 @@ def alter(
     """Add partitions to a topic, or change its settings."""
     if partitions is None and not config and not delete_config:
         raise click.UsageError("nothing to alter: give --partitions, --config or --delete-config")
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     cluster.topic(name)
     if config or delete_config:
         cluster.alter_config("topic", name, config, delete_config, dry_run=dry_run)
@@ -234,17 +215,15 @@ def alter(
 @command.command("delete")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TOPIC_NAME)
 @click.option("--if-exists", is_flag=True, help="Succeed if a topic does not exist.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
+@yes_option
+@deletion_dry_run_option
 @connection_options
 @output_option()
 def delete(
     *, names: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool, connection: ClusterOptions, output: str
 ) -> None:
     """Delete topics and all their records."""
-    from ottla.cli.cluster import connect
-
-    cluster = connect(connection)
+    cluster = connection.connect()
     known = cluster.topics()
     missing = [name for name in dict.fromkeys(names) if name not in known]
     found = [name for name in dict.fromkeys(names) if name in known]
@@ -286,16 +265,15 @@ def _summary(topic: TopicState) -> dict[str, Any]:
 
 
 def _partition_rows(cluster: ClusterClient, topic: TopicState) -> list[dict[str, Any]]:
-    # A partition without a leader cannot be asked for offsets; its row has the replicas only.
-    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader is not None]
+    # Only a leader knows the offsets; the row of a partition without a leader has its replicas.
+    led = [each.name for each in topic.partitions if each.leader is not None]
     starts, ends = cluster.find_offsets(led, "earliest"), cluster.find_offsets(led, "latest")
     rows = []
     for partition in topic.partitions:
-        name = TopicPartition(topic.name, partition.partition)
-        start, end = starts.get(name), ends.get(name)
+        start, end = starts.get(partition.name), ends.get(partition.name)
         rows.append(
             {
-                "partition_id": partition.partition,
+                "partition_id": partition.name.partition,
                 "leader": partition.leader,
                 "leader_epoch": end.leader_epoch if end else None,
                 "replicas": list(partition.replicas),
@@ -317,7 +295,7 @@ def _format_description(row: dict[str, Any], with_summary: bool) -> str:
             "PARTITIONS": row["partitions_count"],
             "REPLICAS": row["replication_factor"],
         }
-        blocks.append("\n".join(f"{key:<10}  {value}" for key, value in pairs.items()))
+        blocks.append(format_fields(pairs))
     else:
         blocks.append(f"NAME  {row['topic_name']}")
     if "configs" in row:

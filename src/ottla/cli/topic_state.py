@@ -8,18 +8,35 @@ from dataclasses import dataclass, field
 import click
 
 from ottla.cli.failure import Failure, exit_if_failed
-from ottla.cli.output import TABLE, print_named, shown
+from ottla.cli.output import TABLE, print_rows, shown
+from ottla.model.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """The replicas of a partition."""
 
-    partition: int
+    name: TopicPartition
     #: None while there is no leader
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    #: replicas that a reassignment adds and removes; only `ClusterAdmin` asks for them
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def preferred(self) -> int:
+        """The first replica, which leads if it is in sync."""
+        return self.replicas[0]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,5 +96,5 @@ def report_outcomes(outcomes: Sequence[Outcome], done: str, output: str, *, noun
         for name in succeeded:
             click.echo(f"{done} {noun} {shown(name)}")
     else:
-        print_named([{name_field: name, "result": done} for name in succeeded], (), output, name_field)
+        print_rows([{name_field: name, "result": done} for name in succeeded], (), output, name_field)
     exit_if_failed(outcome.failure for outcome in outcomes if outcome.failure is not None)

@@ -1,8 +1,8 @@
-"""The transactions of a cluster, as coordinators and leaders report them.
+"""The transactions of a cluster, from its coordinators and from the leaders of partitions.
 
 Coordinators know transactional ids: the producer of each, the state of its transaction, and the partitions without a
 marker. Leaders know producers: which of them have records without a marker. A transaction hangs if it is open at a
-leader and unknown to its coordinator: it never ends, and read_committed consumers do not get past it.
+leader and unknown to its coordinator: it never ends, and read_committed consumers cannot read beyond it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ottla.cli.cluster import ClusterClient, nodes_of
 from ottla.cli.error_codes import TryAgain, check, failure_of
 from ottla.cli.failure import Failure, NotFound
-from ottla.cli.outages import TRANSACTIONS_TOPIC, Offline, incomplete_list
+from ottla.cli.outages import TRANSACTIONS_TOPIC, incomplete_list, without_leader
 from ottla.cli.output import shown
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
@@ -43,14 +43,10 @@ class TransactionListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(TransactionListing):
     """A transactional id as its coordinator describes it."""
 
-    transactional_id: str
-    coordinator: Node
-    producer_id: int
     producer_epoch: int
-    state: str
     timeout_ms: int
     #: None while no transaction is open
     started_ms: int | None
@@ -104,16 +100,15 @@ class Transactions:
             transactional_id_pattern=pattern,
         )
         version_min = _PATTERN_FROM if pattern is not None else 0 if longer_than_ms is None else _DURATION_FROM
-        return self._client.until_settled(lambda: self._list_ids(request, version_min))
+        return self._client.retry_transient(lambda: self._list_ids(request, version_min))
 
     def _list_ids(self, request: ListTransactionsRequest, version_min: int) -> list[TransactionListing]:
         listings = []
         for node in self._client.brokers():
             answer = self._client.ask(node, request, version_min)
             if answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-                raise ValueError(
-                    f"{request.transactional_id_pattern!r} is no regular expression that the cluster knows"
-                )
+                pattern = request.transactional_id_pattern
+                raise ValueError(f"{pattern!r} is not a regular expression in RE2 syntax, which the cluster expects")
             check(answer.error_code, f"transactions of {node}")
             listings += [
                 TransactionListing(
@@ -127,19 +122,14 @@ class Transactions:
         return sorted(listings, key=lambda listing: listing.transactional_id)
 
     def missing_ids(self) -> list[Failure]:
-        """Return why a list of ids is not complete: no broker lists those of a coordinator that is offline."""
-        offline = [
-            Offline(row.partition_index, tuple(row.replica_nodes))
-            for topic in self._client.metadata().topics
-            for row in topic.partitions
-            if topic.name == TRANSACTIONS_TOPIC and row.leader_id < 0
-        ]
-        return [incomplete_list("transactional ids", TRANSACTIONS_TOPIC, sorted(offline))] if offline else []
+        """Return why a list of ids is not complete: no broker lists the ids of a coordinator that is offline."""
+        offline = without_leader(self._client.topics().get(TRANSACTIONS_TOPIC))
+        return [incomplete_list("transactional ids", TRANSACTIONS_TOPIC, offline)] if offline else []
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, Transaction | None]:
         """Return each of these ids; None if its coordinator does not know it."""
         wanted = list(dict.fromkeys(transactional_ids))
-        return self._client.until_settled(lambda: self._describe(wanted))
+        return self._client.retry_transient(lambda: self._describe(wanted))
 
     def _describe(self, wanted: Sequence[str]) -> dict[str, Transaction | None]:
         coordinators = self._client.coordinators(CoordinatorType.TRANSACTION, wanted)
@@ -186,7 +176,7 @@ class Transactions:
 
     def find_open_in(self, name: TopicPartition) -> list[OpenTransaction]:
         """Return the open transactions of one partition. Raise NotFound if it does not exist."""
-        return self._client.until_settled(lambda: self.find_open({name: self._find_leader(name)}))
+        return self._client.retry_transient(lambda: self.find_open({name: self._find_leader(name)}))
 
     def _find_leader(self, name: TopicPartition) -> Node:
         leaders, leaderless = self.find_leaders([name.topic])
@@ -236,7 +226,7 @@ class Transactions:
         self, topics: Sequence[str] | None, before_ms: int
     ) -> tuple[list[OpenTransaction], list[TopicPartition]]:
         """Return the hanging transactions whose last record is older, and the partitions without a leader."""
-        return self._client.until_settled(lambda: self._find_hanging(topics, before_ms))
+        return self._client.retry_transient(lambda: self._find_hanging(topics, before_ms))
 
     def _find_hanging(
         self, topics: Sequence[str] | None, before_ms: int
@@ -245,13 +235,13 @@ class Transactions:
         # marker may have been written between the first step and the second.
         leaders, leaderless = self.find_leaders(topics)
         old = [one for one in self.find_open(leaders) if one.last_timestamp < before_ms]
-        awaited = self.awaited({one.producer_id for one in old})
-        suspects = [one for one in old if (one.producer_id, one.name) not in awaited]
+        known = self.find_known({one.producer_id for one in old})
+        suspects = [one for one in old if (one.producer_id, one.name) not in known]
         again = self.find_open({one.name: one.leader for one in suspects})
         return [one for one in suspects if any(one.is_same(other) for other in again)], leaderless
 
-    def awaited(self, producer_ids: Iterable[int]) -> dict[tuple[int, TopicPartition], Transaction]:
-        """Return the transactions of these producers that coordinators will end, by producer and partition."""
+    def find_known(self, producer_ids: Iterable[int]) -> dict[tuple[int, TopicPartition], Transaction]:
+        """Return the transactions of these producers that coordinators know and will end, by producer and partition."""
         wanted = sorted(producer_ids)
         if not wanted:
             return {}

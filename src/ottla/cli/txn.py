@@ -1,22 +1,32 @@
-"""`ottla txn`: see transactions, find those that hang, and end them."""
+"""`ottla txn`: list and describe transactions, find hanging ones, and abort them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.duration import format_duration_ms, parse_duration_ms
+from ottla.cli.duration import current_time_ms, format_duration_ms, format_local_time, parse_duration_ms
 from ottla.cli.failure import Failure, NotFound, NotHealthy, confirm, exit_if_failed
 from ottla.cli.names import TOPIC_NAME, TRANSACTIONAL_ID
+from ottla.cli.options import Parsed, filter_option, yes_option
 from ottla.cli.outages import warn_incomplete
-from ottla.cli.output import NAME, TABLE, Column, format_table, output_option, print_named, shown
+from ottla.cli.output import (
+    NAME,
+    TABLE,
+    Column,
+    format_fields,
+    format_first,
+    format_table,
+    output_option,
+    print_descriptions,
+    print_rows,
+    shown,
+)
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,8 +42,8 @@ _STATES = (
     "PrepareEpochFence",
     "Dead",
 )
-#: in these a transaction has begun and not ended; in the others its age means nothing
-_UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
+#: states with an open transaction; in the others its age has no meaning
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 _INT64_MAX, _INT32_MAX, _INT16_MAX = (1 << 63) - 1, (1 << 31) - 1, (1 << 15) - 1
 
@@ -56,16 +66,7 @@ _OPEN_COLUMNS = (
 )
 
 
-class DurationType(click.ParamType):  # type: ignore[type-arg]
-    """A span of time, in milliseconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_duration_ms(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+_DURATION = Parsed("duration", parse_duration_ms)
 
 
 @click.group("txn")
@@ -74,13 +75,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(_STATES, case_sensitive=False),
-    multiple=True,
-    help="List only ids in this state. Repeatable.",
-)
+@filter_option("--state", "states", _STATES, "List only ids in this state.")
 @click.option(
     "--producer-id",
     "producer_ids",
@@ -93,7 +88,7 @@ def command() -> None:
     "--longer-than",
     "longer_than_ms",
     metavar="DURATION",
-    type=DurationType(),
+    type=_DURATION,
     help="List only ids whose transaction has been open for longer, such as 10m or 1h30m.",
 )
 @click.option("--pattern", metavar="REGEX", help="List only ids that match this RE2 regular expression completely.")
@@ -114,8 +109,8 @@ def list_transactions(
     warning on standard error and exit code 4.
     """
     if longer_than_ms is not None and not states:
-        # For a broker, the transaction of an id without one began in 1970.
-        states = _UNDER_WAY
+        # Brokers report 1970 as the start for ids without an open transaction.
+        states = _OPEN_STATES
     with _transactions(connection) as transactions:
         failures = transactions.missing_ids()
         try:
@@ -135,7 +130,7 @@ def list_transactions(
         }
         for listing in found
     ]
-    print_named(rows, _LIST_COLUMNS, output, "transactional_id")
+    print_rows(rows, _LIST_COLUMNS, output, "transactional_id")
     warn_incomplete(failures)
 
 
@@ -147,12 +142,9 @@ def describe(ids: tuple[str, ...], connection: ClusterOptions, output: str) -> N
     """Describe transactional ids: producer, state, age, and the partitions without a marker."""
     with _transactions(connection) as transactions:
         found = transactions.describe(ids)
-    now_ms = _now_ms()
+    now_ms = current_time_ms()
     rows = [_description(one, now_ms) for one in found.values() if one is not None]
-    if output == TABLE:
-        click.echo("\n\n".join(map(_format_description, rows)), nl=bool(rows))
-    else:
-        print_named(rows, (), output, "transactional_id")
+    print_descriptions(rows, _format_description, output, "transactional_id")
     missing = [
         NotFound(f"transactional id {shown(one)} does not exist; see 'ottla txn list'")
         for one, transaction in found.items()
@@ -166,10 +158,10 @@ def describe(ids: tuple[str, ...], connection: ClusterOptions, output: str) -> N
     "--older-than",
     "older_than_ms",
     metavar="DURATION",
-    type=DurationType(),
+    type=_DURATION,
     default="15m",
     show_default=True,
-    help="Only those whose last record is older; transaction.max.timeout.ms of the brokers is a good limit.",
+    help="Only transactions whose last record is older. Use at least transaction.max.timeout.ms of the brokers.",
 )
 @click.option(
     "--topic",
@@ -184,18 +176,16 @@ def describe(ids: tuple[str, ...], connection: ClusterOptions, output: str) -> N
 def hanging(older_than_ms: int, topics: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """Find transactions that are open in a partition and unknown to their coordinator.
 
-    read_committed consumers wait before such a transaction for ever. 'ottla txn abort' aborts it.
+    read_committed consumers wait at such a transaction for ever. 'ottla txn abort' aborts it.
     """
-    now_ms = _now_ms()
+    now_ms = current_time_ms()
     with _transactions(connection) as transactions:
         wanted = list(dict.fromkeys(topics)) or None
         found, leaderless = transactions.find_hanging(wanted, now_ms - older_than_ms)
     _print_open([_open_row(one, now_ms) for one in found], output)
     if leaderless:
-        more = f" and {len(leaderless) - 1} more" if len(leaderless) > 1 else ""
-        raise NotHealthy(
-            f"{shown(str(leaderless[0]))}{more} could not be checked: no leader; see 'ottla topic describe'"
-        )
+        names = shown(format_first(leaderless, 1))
+        raise NotHealthy(f"{names} could not be checked: no leader; see 'ottla topic describe'")
 
 
 @command.command("abort")
@@ -229,7 +219,7 @@ def hanging(older_than_ms: int, topics: tuple[str, ...], connection: ClusterOpti
     help="With --producer-id: the coordinator epoch to abort with.  [default: the epoch in the partition]",
 )
 @click.option("--force", is_flag=True, help="Abort a transaction that its coordinator knows.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Print what would be aborted; abort nothing.")
 @connection_options
 @output_option()
@@ -249,8 +239,8 @@ def abort(
 ) -> None:
     """Abort one transaction in one partition: read_committed consumers never get its records.
 
-    For hanging transactions, which 'ottla txn hanging' finds. A transaction that its coordinator knows ends without
-    help, at the latest at its timeout; aborting it in one partition would make it inconsistent and needs --force.
+    Use it for hanging transactions, which 'ottla txn hanging' finds. A transaction that its coordinator knows ends
+    by itself, at the latest at its timeout; --force aborts it in this partition, and makes it inconsistent.
     """
     _check_choice(start_offset, producer_id, producer_epoch, coordinator_epoch)
 
@@ -262,7 +252,7 @@ def abort(
         if coordinator_epoch is not None:
             found = replace(found, coordinator_epoch=coordinator_epoch if coordinator_epoch >= 0 else None)
         if not force:
-            _refuse_awaited(transactions, found)
+            _check_hanging(transactions, found)
         if not dry_run:
             if not yes:
                 _ask_before_abortion(found)
@@ -296,15 +286,14 @@ def _find_one(
         if one.start_offset == start_offset or one.producer_id == producer_id:
             return one
     asked = f"that starts at offset {start_offset}" if producer_id is None else f"of producer {producer_id}"
-    others = ", ".join(f"producer {one.producer_id} from offset {one.start_offset}" for one in everything[:3])
-    more = f" and {len(everything) - 3} more" if len(everything) > 3 else ""
+    others = format_first(f"producer {one.producer_id} from offset {one.start_offset}" for one in everything)
     raise NotFound(
-        f"{shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: {others or 'none'}{more}"
+        f"{shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: {others or 'none'}"
     )
 
 
-def _refuse_awaited(transactions: Transactions, found: OpenTransaction) -> None:
-    known = transactions.awaited([found.producer_id]).get((found.producer_id, found.name))
+def _check_hanging(transactions: Transactions, found: OpenTransaction) -> None:
+    known = transactions.find_known([found.producer_id]).get((found.producer_id, found.name))
     if known is not None:
         raise Failure(
             f"the transaction does not hang: its coordinator knows it as {shown(known.transactional_id)}, "
@@ -321,7 +310,7 @@ def _report(found: OpenTransaction, done: str, output: str) -> None:
     if output == TABLE:
         click.echo(f"{done} {_sentence(found)}")
     else:
-        _print_open([{**_open_row(found, _now_ms()), "result": done}], output)
+        _print_open([{**_open_row(found, current_time_ms()), "result": done}], output)
 
 
 def _sentence(found: OpenTransaction) -> str:
@@ -332,7 +321,7 @@ def _sentence(found: OpenTransaction) -> str:
 
 
 def _description(one: Transaction, now_ms: int) -> dict[str, Any]:
-    started = one.started_ms if one.state in _UNDER_WAY else None
+    started = one.started_ms if one.state in _OPEN_STATES else None
     deadline = started + one.timeout_ms if started is not None and one.state == "Ongoing" else None
     node = one.coordinator
     return {
@@ -344,7 +333,7 @@ def _description(one: Transaction, now_ms: int) -> dict[str, Any]:
         "timeout_ms": one.timeout_ms,
         "started_ms": started,
         "age_ms": None if started is None else max(now_ms - started, 0),
-        # Negative if it is overdue: the coordinator checks timeouts from time to time.
+        # Negative if it is overdue, because the coordinator checks timeouts periodically.
         "time_left_ms": None if deadline is None else deadline - now_ms,
         "partitions": [{"topic_name": name.topic, "partition_id": name.partition} for name in one.partitions],
     }
@@ -361,7 +350,7 @@ def _format_description(row: dict[str, Any]) -> str:
         "TIMEOUT": format_duration_ms(row["timeout_ms"]),
     }
     if row["started_ms"] is not None:
-        pairs["STARTED"] = f"{_local_time(row['started_ms'])} ({format_duration_ms(row['age_ms'])} ago)"
+        pairs["STARTED"] = f"{format_local_time(row['started_ms'])} ({format_duration_ms(row['age_ms'])} ago)"
     left_ms = row["time_left_ms"]
     if left_ms is not None:
         late = f"none, overdue by {format_duration_ms(-left_ms)}"
@@ -369,9 +358,8 @@ def _format_description(row: dict[str, Any]) -> str:
     numbers: dict[str, list[int]] = {}
     for one in row["partitions"]:
         numbers.setdefault(one["topic_name"], []).append(one["partition_id"])
-    summary = "\n".join(f"{key:<16}  {value}" for key, value in pairs.items())
     topics = [{"topic_name": topic, "partitions": indexes} for topic, indexes in numbers.items()]
-    return f"{summary}\n\n{format_table(_PARTITION_COLUMNS, topics) if topics else 'no partitions'}"
+    return f"{format_fields(pairs)}\n\n{format_table(_PARTITION_COLUMNS, topics) if topics else 'no partitions'}"
 
 
 def _open_row(one: OpenTransaction, now_ms: int) -> dict[str, Any]:
@@ -390,21 +378,9 @@ def _open_row(one: OpenTransaction, now_ms: int) -> dict[str, Any]:
 def _print_open(rows: Sequence[dict[str, Any]], output: str) -> None:
     if output == TABLE:
         rows = [
-            {**row, "last_record": _local_time(row["last_timestamp"]), "age": format_duration_ms(row["age_ms"])}
+            {**row, "last_record": format_local_time(row["last_timestamp"]), "age": format_duration_ms(row["age_ms"])}
             for row in rows
         ]
     elif output == NAME:
         rows = [{"name": f"{row['topic_name']}-{row['partition_id']}"} for row in rows]
-    print_named(rows, _OPEN_COLUMNS, output, "name")
-
-
-def _local_time(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        # The timestamps of records can be outside the range of a calendar.
-        return str(time_ms)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    print_rows(rows, _OPEN_COLUMNS, output, "name")

@@ -24,7 +24,7 @@ REST_PORT_DEFAULT = 8082
 DATA_DEFAULT = "./data"
 BROKERS_MAX = 16
 _PORT_MAX = (1 << 16) - 1
-#: names the owner of a broker's data directory
+#: the file with the id of the broker that owns a data directory
 _META = "meta.properties"
 _LOCK = ".up.lock"
 #: how long processes of an earlier command that was killed may need to end
@@ -88,7 +88,7 @@ def command(
     `spark`, which installs ZooKeeper and a Java runtime for it. The registry and the REST proxy need the extra `edge`
     and are left out without it.
     """
-    from ottla.cli.local_cluster import LocalClusterFailed, Plan, run_until_signal
+    from ottla.cli.local_cluster import Plan, run_until_signal
 
     _check_settings(properties)
     if port and port + brokers - 1 > _PORT_MAX:
@@ -119,10 +119,7 @@ def command(
             data=data, ports=ports, zookeeper_port=zookeeper_port, registry_port=registry, rest_port=rest,
             settings=properties, inherited=[lock],
         )  # fmt: skip
-        try:
-            run_until_signal(plan, _print)
-        except LocalClusterFailed as failure:
-            raise Failure(str(failure)) from failure
+        run_until_signal(plan, _print)
 
 
 @dataclass(slots=True)
@@ -161,7 +158,7 @@ def _leave_out_uninstalled(services: Sequence[Service]) -> None:
 
 
 def _print(line: str) -> None:
-    """Print a line. The cluster goes on without output if the program that reads it has ended."""
+    """Print a line. The cluster continues without output if the program that reads it has ended."""
     try:
         click.echo(line)
     except BrokenPipeError:

@@ -30,6 +30,12 @@ _mechanism_option = click.option(
     multiple=True,
     help="A SCRAM mechanism. Repeatable.",
 )
+_password_file_option = click.option(
+    "--password-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Read the password from the first line of a file that only you can read; - is standard input.",
+)
 
 
 @click.group("user")
@@ -42,7 +48,7 @@ def command() -> None:
 @connection_options
 @output_option(*_FORMATS)
 def list_users(names: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
-    """List users and their mechanisms: all, or those that are named. Passwords and keys are never shown."""
+    """List users and their mechanisms: all, or the given ones. Passwords and keys are never shown."""
     from ottla.cli.user_requests import describe
 
     found = describe(connection, list(dict.fromkeys(names)))
@@ -67,20 +73,16 @@ def list_users(names: tuple[str, ...], connection: ClusterOptions, output: str) 
     show_default=True,
     help="How often the password is hashed.",
 )
-@click.option(
-    "--password-file",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="Read the password from the first line of a file that only you can read; - is standard input.",
-)
+@_password_file_option
 @connection_options
 def add(
     name: str, titles: tuple[str, ...], iterations: int, password_file: str | None, connection: ClusterOptions
 ) -> None:
     """Add a user, or change the password of one.
 
-    The password is asked for at a terminal, else read from standard input. It is no option, because other users of
-    the machine can see the options of a command. The cluster gets keys that are made from it, not the password.
+    Prompts for the password on a terminal, and reads it from standard input otherwise. There is no option for it,
+    because other users of the machine can see the options of a command. The cluster gets keys that are derived from
+    the password, not the password.
 
     Without --mechanism the user can log in with SCRAM-SHA-256 and with SCRAM-SHA-512.
     """
@@ -100,7 +102,7 @@ def add(
 @_mechanism_option
 @connection_options
 def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: ClusterOptions) -> None:
-    """Remove users, or only their credentials for --mechanism. Connections that are open stay open."""
+    """Remove users, or only their credentials for --mechanism. Open connections stay open."""
     from ottla.cli.user_requests import delete, describe
 
     wanted = [_MECHANISMS[title] for title in titles]
@@ -111,12 +113,7 @@ def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: ClusterO
 
 @command.command("hash")
 @click.argument("name", metavar="USER")
-@click.option(
-    "--password-file",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-    help="Read the password from the first line of a file that only you can read; - is standard input.",
-)
+@_password_file_option
 @click.option(
     "--file",
     "users_file",
@@ -127,20 +124,16 @@ def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: ClusterO
 def print_hash(name: str, password_file: str | None, users_file: str | None) -> None:
     """Print a line for `authentication.users.file` of an HTTP service: a user and the hash of a password.
 
-    The password is asked for at a terminal, else read from standard input. `ottla registry` and `ottla rest` read a
-    changed file without a restart. Users of the cluster itself are added with `ottla user add`.
+    Prompts for the password on a terminal, and reads it from standard input otherwise. `ottla registry` and `ottla
+    rest` read a changed file without a restart. Users of the cluster itself are added with `ottla user add`.
     """
-    from ottla.security.errors import SecurityConfigError
     from ottla.security.password_hashes import SALT_BYTES, hash_password, user_line
 
-    try:
-        line = user_line(name, hash_password(_password(password_file), os.urandom(SALT_BYTES)))
-        if users_file is None:
-            click.echo(line)
-        else:
-            _replace_line(users_file, name, line)
-    except SecurityConfigError as error:
-        raise Failure(str(error)) from None
+    line = user_line(name, hash_password(_password(password_file), os.urandom(SALT_BYTES)))
+    if users_file is None:
+        click.echo(line)
+    else:
+        _replace_line(users_file, name, line)
 
 
 def _replace_line(path: str, name: str, line: str) -> None:
@@ -168,7 +161,7 @@ def _password(path: str | None) -> bytes:
     if not password:
         raise Failure("the password is empty; type it, or give a file with --password-file")
     if len(password) > _PASSWORD_BYTES_MAX:
-        raise Failure(f"the password is longer than {_PASSWORD_BYTES_MAX} bytes")
+        raise Failure(f"the password is longer than {_PASSWORD_BYTES_MAX} bytes; choose a shorter one")
     return password
 
 

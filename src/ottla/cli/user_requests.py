@@ -1,4 +1,4 @@
-"""The requests of `ottla user`. Verbs import this file when they run."""
+"""The requests of `ottla user`. Commands import this file when they run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ottla.wire.messages.describe_user_scram_credentials import DescribeUserScra
 
 
 class Credential(NamedTuple):
-    """What the cluster keeps of a password."""
+    """What the cluster stores instead of a password."""
 
     mechanism: Mechanism
     iterations: int
@@ -33,7 +33,7 @@ class Credential(NamedTuple):
 
 
 def describe(connection: ClusterOptions, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
-    """Return the mechanisms and iterations of users: all, or those that are named. Raise NotFound."""
+    """Return the mechanisms and iterations of users: all, or these. Raise NotFound."""
     users = [UserName(name=name) for name in names] or None
     with ClusterClient(connection) as client:
         answer = client.ask_any(DescribeUserScramCredentialsRequest(users=users))

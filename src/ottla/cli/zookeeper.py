@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli import interrupts
-from ottla.cli.failure import Failure
+from ottla.cli.options import Parsed
 
 if TYPE_CHECKING:
     from ottla.cli.zookeeper_server import ServerProcess
@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 LISTEN_DEFAULT = "127.0.0.1:2181"
 
 
+def _parse_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or ":" in host or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
+        raise ValueError(f"{text} is not of the form HOST:PORT")
+    return host, int(port)
+
+
 @click.command("zookeeper")
 @click.option("--data", metavar="DIR", required=True, type=click.Path(file_okay=False), help="Data directory.")
 @click.option(
-    "--listen", metavar="HOST:PORT", default=LISTEN_DEFAULT, show_default=True,
-    help="Address for brokers; port 0 chooses a free port.",
+    "--listen", "address", metavar="HOST:PORT", type=Parsed("address", _parse_address), default=LISTEN_DEFAULT,
+    show_default=True, help="Address for brokers; port 0 chooses a free port.",
 )  # fmt: skip
 @click.option("--id", "number", metavar="N", type=click.IntRange(1, 255), help="Number of this member of the ensemble.")
 @click.option(
@@ -45,7 +52,7 @@ LISTEN_DEFAULT = "127.0.0.1:2181"
 def command(
     *,
     data: str,
-    listen: str,
+    address: tuple[str, int],
     number: int | None,
     ensemble: tuple[str, ...],
     keystore: str | None,
@@ -62,14 +69,14 @@ def command(
     With --keystore and --truststore brokers connect over TLS (`zookeeper.ssl.client.enable=true`). The connections
     between the members of an ensemble are not encrypted.
     """
-    from ottla.cli.zookeeper_server import Server, ServerProcess, ServerTls, ZooKeeperFailed
+    from ottla.cli.zookeeper_server import Server, ServerProcess, ServerTls
 
     if (keystore is None) != (truststore is None):
         raise click.UsageError("TLS needs both --keystore and --truststore")
     tls = None
     if keystore is not None and truststore is not None:
         tls = ServerTls(keystore=Path(keystore), truststore=Path(truststore), is_mutual=client_auth == "required")
-    host, port = _parse_address(listen)
+    host, port = address
     members = _parse_members(number, ensemble)
     stop, changed = threading.Event(), threading.Event()
 
@@ -81,18 +88,13 @@ def command(
         signal.signal(each, set_stop)
     signal.signal(signal.SIGCHLD, lambda *_: changed.set())
     interrupts.end_with_stdin()
+    process = ServerProcess(
+        Server(data=Path(data), host=host, port=port or _free_port(host), number=number or 0, ensemble=members, tls=tls)
+    )
     try:
-        process = ServerProcess(
-            Server(
-                data=Path(data), host=host, port=port or _free_port(host), number=number or 0, ensemble=members, tls=tls
-            )
-        )
-        try:
-            _serve(process, stop, changed)
-        finally:
-            process.stop()
-    except ZooKeeperFailed as failure:
-        raise Failure(str(failure)) from failure
+        _serve(process, stop, changed)
+    finally:
+        process.stop()
 
 
 def _serve(process: ServerProcess, stop: threading.Event, changed: threading.Event) -> None:
@@ -113,13 +115,6 @@ def _serve(process: ServerProcess, stop: threading.Event, changed: threading.Eve
         changed.clear()
 
 
-def _parse_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or ":" in host or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
-        raise click.UsageError(f"--listen {text} has not the form HOST:PORT")
-    return host, int(port)
-
-
 def _parse_members(number: int | None, ensemble: tuple[str, ...]) -> dict[int, str]:
     from ottla.cli.zookeeper_server import parse_ensemble
 
@@ -132,7 +127,7 @@ def _parse_members(number: int | None, ensemble: tuple[str, ...]) -> dict[int, s
     except ValueError as problem:
         raise click.UsageError(f"--ensemble: {problem}") from None
     if number not in members:
-        raise click.UsageError(f"--ensemble has no member {number}, which --id names")
+        raise click.UsageError(f"--ensemble has no member {number}, which --id names; add it to --ensemble")
     return members
 
 

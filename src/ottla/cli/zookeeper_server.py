@@ -77,7 +77,9 @@ class ServerTls:
             self.client_context()
         except OSError as error:  # which includes those of TLS
             reason = error.strerror or error
-            raise ZooKeeperFailed(f"{self.keystore} and {self.truststore} cannot be used: {reason}") from None
+            raise ZooKeeperFailed(
+                f"{self.keystore} and {self.truststore} cannot be used: {reason}; give PEM files"
+            ) from None
 
     def client_context(self) -> ssl.SSLContext:
         """Return the context with which this process asks the server whether it serves."""
@@ -131,10 +133,12 @@ def parse_ensemble(texts: Sequence[str]) -> dict[int, str]:
     for text in ",".join(texts).split(","):
         match = _MEMBER.fullmatch(text.strip())
         if match is None or not 1 <= int(match[1]) <= 255:
-            raise ValueError(f"{text.strip()!r} has not the form N=HOST:QUORUM_PORT:ELECTION_PORT with N from 1 to 255")
+            raise ValueError(
+                f"{text.strip()!r} is not of the form N=HOST:QUORUM_PORT:ELECTION_PORT with N from 1 to 255"
+            )
         number = int(match[1])
         if number in members:
-            raise ValueError(f"member {number} is named twice")
+            raise ValueError(f"member {number} is named twice; give each member once")
         members[number] = f"{match[2]}:{match[3]}:{match[4]}"
     return members
 

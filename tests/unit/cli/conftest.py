@@ -45,7 +45,10 @@ class FakeReader:
     def pause(self, name: TopicPartition) -> None:
         self.paused.append(name)
 
-    def close(self) -> None:
+    def __enter__(self) -> FakeReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.closed = True
 
 
@@ -196,7 +199,7 @@ class FakeCluster:
     def _state(self, name: str) -> TopicState:
         partitions = tuple(
             PartitionState(
-                partition=number,
+                name=TopicPartition(name, number),
                 leader=None if TopicPartition(name, number) in self.offline else 1,
                 replicas=(1,),
                 isr=() if TopicPartition(name, number) in self.out_of_sync else (1,),

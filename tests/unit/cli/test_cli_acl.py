@@ -14,6 +14,7 @@ import uvloop
 from click.testing import CliRunner, Result
 
 from ottla.broker.broker import Broker
+from ottla.broker.environment import system_environment
 from ottla.cli.main import main
 from ottla.model.settings import BrokerSettings
 from ottla.security.acls import ResourceType
@@ -44,7 +45,8 @@ class BrokerThread:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.broker = Broker(self._settings, loop=self._loop, freeze=lambda: None)
+        environment = system_environment(self._settings, self._loop, freeze=lambda: None)
+        self.broker = Broker(self._settings, environment)
         await self.broker.start()
         self.bootstrap = f"127.0.0.1:{self.broker.endpoints[0].port}"
         self._started.set()

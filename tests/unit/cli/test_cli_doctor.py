@@ -14,7 +14,7 @@ from ottla.cli import cluster as cluster_module
 from ottla.cli import doctor, doctor_cluster
 from ottla.cli.connection import make_connection
 from ottla.cli.failure import NotHealthy
-from ottla.cli.listeners import who_listens
+from ottla.cli.listeners import find_listener
 
 NOW_S = 1_800_000_000.0
 
@@ -153,5 +153,5 @@ def test_the_listener_of_a_port_is_found_in_proc(tmp_path: Path) -> None:
     (tmp_path / "42" / "fd").mkdir(parents=True)
     (tmp_path / "42" / "fd" / "9").symlink_to("socket:[4711]")
     (tmp_path / "42" / "cmdline").write_bytes(b"/usr/bin/java\0-jar\0kafka.jar\0")
-    assert who_listens(0x2384, str(tmp_path)) == "pid 42, java -jar kafka.jar"
-    assert who_listens(80, str(tmp_path)) is None
+    assert find_listener(0x2384, str(tmp_path)) == "pid 42, java -jar kafka.jar"
+    assert find_listener(80, str(tmp_path)) is None

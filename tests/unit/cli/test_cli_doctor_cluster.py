@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement
+from ottla.cli.cluster_admin import BrokerState, ClusterState
 from ottla.cli.doctor import Check
 from ottla.cli.doctor_cluster import judge
+from ottla.cli.topic_state import PartitionState
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 
 
-def placement(number: int, leader: int | None, isr: tuple[int, ...] = (1, 2, 3), **fields: Any) -> Placement:
-    return Placement(name=TopicPartition("orders", number), leader=leader, replicas=(1, 2, 3), isr=isr, **fields)
+def placement(number: int, leader: int | None, isr: tuple[int, ...] = (1, 2, 3), **fields: Any) -> PartitionState:
+    return PartitionState(name=TopicPartition("orders", number), leader=leader, replicas=(1, 2, 3), isr=isr, **fields)
 
 
 def checks(
-    *partitions: Placement, brokers: tuple[int, ...] = (1, 2, 3), controller: int | None = 2
+    *partitions: PartitionState, brokers: tuple[int, ...] = (1, 2, 3), controller: int | None = 2
 ) -> dict[str, Check]:
     known = {number: BrokerState(node=Node(number, "localhost", 9092), rack=None) for number in brokers}
     state = ClusterState(cluster_id="c", controller_id=controller, brokers=known, partitions=list(partitions))

@@ -15,6 +15,7 @@ import ottla as package
 from ottla.cli import broker as broker_command
 from ottla.cli import cluster as cluster_module
 from ottla.cli.main import main
+from ottla.security.errors import SecurityConfigError
 
 HEAVY = ("confluent_kafka", "rich", "yaml", "ottla.broker", "ottla.log", "uvloop", "asyncio", "cramjam")
 
@@ -85,13 +86,22 @@ def test_interruption_is_quiet_and_has_its_code(ottla: Any, monkeypatch: pytest.
     assert (result.exit_code, result.output.strip()) == (130, "")
 
 
-def test_an_error_of_the_operating_system_is_one_line(ottla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(connection: object) -> None:
-        raise OSError(28, "No space left on device", "/data")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "/data"), "error: /data: No space left on device\n"),
+        (SecurityConfigError("the file has no key; name another"), "error: the file has no key; name another\n"),
+    ],
+)
+def test_an_error_of_the_operating_system_or_of_ottla_is_one_line(
+    ottla: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
+) -> None:
+    def fail(connection: object) -> None:
+        raise error
 
-    monkeypatch.setattr(cluster_module, "connect", full)
+    monkeypatch.setattr(cluster_module, "connect", fail)
     result = ottla("topic", "list")
-    assert (result.exit_code, result.stderr) == (1, "error: /data: No space left on device\n")
+    assert (result.exit_code, result.stderr) == (1, line)
 
 
 @pytest.fixture

@@ -88,10 +88,10 @@ def test_stop_asks_and_says_when_it_takes_too_long(ottla: Any, shop: StatusFiles
     ("arguments", "complaint"),
     [
         (("run", "shop.yaml", "--once", "--trigger", "once"), "cannot be combined"),
-        (("run", "shop.yaml", "--trigger", "often"), "'often' is no trigger"),
+        (("run", "shop.yaml", "--trigger", "often"), "'often' is not a trigger"),
         (("run", "shop.yaml", "--conf", "spark.x"), "is not of the form NAME=VALUE"),
-        (("run", "shop.yaml", "--metrics", "here"), "--metrics: 'here' is no address"),
-        (("backfill", "shop.yaml", "--since", "monday"), "--since 'monday' is not a time"),
+        (("run", "shop.yaml", "--metrics", "here"), "--metrics: 'here' is not an address"),
+        (("backfill", "shop.yaml", "--since", "monday"), "'--since': 'monday' is not a time"),
     ],
 )
 def test_wrong_usage_is_told_before_spark_starts(

@@ -57,7 +57,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def test_a_second_start_is_refused() -> None:
-    with pytest.raises(ValueError, match="named before"):
+    with pytest.raises(ValueError, match="a second start"):
         parse_span(("5", "s@1000"), NOW_MS)
 
 

@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
 
 
 def settings_in(directory: Path) -> BrokerSettings:
-    return gather_settings({}, str(directory / "server.properties"), None, (), None, None)
+    return gather_settings({}, config_file=str(directory / "server.properties"))
 
 
 def test_created_files_are_for_their_owner_alone(made: tuple[Path, dict[str, Any]]) -> None:
@@ -251,7 +251,7 @@ def test_created_settings_have_no_finding(made: tuple[Path, dict[str, Any]], ott
         ({"ssl.keystore.location": "/missing.pem"}, "fail", "/missing.pem cannot be read"),
         ({"authorizer.class.name": ""}, "warn", "every client may do everything"),
         ({"allow.everyone.if.no.acl.found": "true"}, "warn", "without an ACL are open"),
-        ({"super.users": ""}, "fail", "nobody can create the first ACL"),
+        ({"super.users": ""}, "fail", "no user can create the first ACL"),
         ({"super.users": "User:ANONYMOUS"}, "fail", "clients without a login"),
         ({"super.users": "admin"}, "fail", "User:NAME"),
         ({"ssl.endpoint.identification.algorithm": ""}, "warn", "does not check the host names"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,10 +253,7 @@ def test_lag_is_shown_to_those_who_may_not_read_the_records(
         def assign(self, starts: object) -> None:
             raise Failure("a-0: Broker: Topic authorization failed")
 
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(orders, "reader", lambda properties: Forbidden())
+    monkeypatch.setattr(orders, "reader", lambda properties: nullcontext(Forbidden()))
     result = ottla("group", "describe", "g", "-o", "json")
     assert json.loads(result.stdout)[0]["offsets"][0]["lag"] == 3
     assert result.stderr == "warning: time lag not read: a-0: Broker: Topic authorization failed\n"
@@ -387,7 +385,7 @@ def test_a_commit_in_a_topic_that_is_gone_is_left_out(orders: FakeGroups, ottla:
     orders.committed["g"] = {A0: 2, TopicPartition("gone", 0): 7}
     result = ottla("group", "reset", "g", "--all-topics", "--to-latest", "--execute")
     assert orders.changes == [("commit", "g", {A0: 5})]
-    assert "note: gone-0 is skipped: it does not exist any more\n" in result.stderr
+    assert "note: gone-0 is skipped: it no longer exists\n" in result.stderr
 
 
 def test_what_was_exported_is_read_back(orders: FakeGroups, ottla: Any, tmp_path: Path) -> None:
@@ -409,7 +407,7 @@ def test_a_file_may_quote_its_topics_as_kafka_does(orders: FakeGroups, ottla: An
         ("a,0\n", 2, "line 1: 'a,0' is not TOPIC,PARTITION,OFFSET"),
         ("a,0,1\na,0,x\n", 2, "line 2: 'a,0,x' is not TOPIC,PARTITION,OFFSET"),
         ("a,0,-1\n", 2, "line 1: 'a,0,-1' is not"),
-        ("a,0,1\na,0,2\n", 2, "line 2: a-0 stands there twice"),
+        ("a,0,1\na,0,2\n", 2, "line 2: a-0 occurs twice"),
         ("", 2, "the file has no lines"),
         ("a,7,1\n", 3, "a has no partition 7"),
         ("nope,0,1\n", 3, "topic nope does not exist"),

@@ -14,6 +14,8 @@ import yaml
 
 from ottla.cli import cluster as cluster_module
 from ottla.cli import txn
+from ottla.cli.cluster import ClusterClient
+from ottla.cli.connection import ClusterOptions
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition as CommittedName
 from ottla.wire import APIS, decode, encode, request_class, request_header_version, response_header_version
@@ -205,8 +207,8 @@ class FakeSocket:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBrokers]:
     fake = FakeBrokers()
     monkeypatch.setattr(socket, "create_connection", fake.connect)
-    monkeypatch.setattr(cluster_module, "_AGAIN_S", 0.0)
-    monkeypatch.setattr(txn, "_now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(cluster_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(txn, "current_time_ms", lambda: NOW_MS)
     with monkeypatch.context() as zone:
         zone.setenv("TZ", "UTC")
         time.tzset()
@@ -285,7 +287,7 @@ def test_list_as_names_escapes_what_could_steer_a_terminal(run: Any, brokers: Fa
 
 def test_a_pattern_that_the_cluster_cannot_read_is_wrong_usage(run: Any, brokers: FakeBrokers) -> None:
     brokers.codes["ListTransactions"] = [ErrorCode.INVALID_REGULAR_EXPRESSION]
-    assert "'[' is no regular expression" in run("list", "--pattern", "[", code=2).stderr
+    assert "'[' is not a regular expression" in run("list", "--pattern", "[", code=2).stderr
 
 
 def test_a_broker_that_is_too_old_for_a_filter_is_named(run: Any, brokers: FakeBrokers) -> None:
@@ -599,10 +601,11 @@ def test_an_id_that_no_request_can_carry_is_refused_in_one_line(run: Any, broker
 # -- group delete --offsets -------------------------------------------------------------------------------------------
 
 
-class GroupsCluster:
-    """A cluster with one group, `g`, as the other client sees it."""
+class GroupsCluster(ClusterClient):
+    """A cluster with one group, `g`."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: ClusterOptions) -> None:
+        super().__init__(connection)
         names = [("orders", 0), ("orders", 1), ("subscribed", 0)]
         self.committed = {CommittedName(*name): 4 for name in names}
 
@@ -622,7 +625,7 @@ class GroupsCluster:
 
 @pytest.fixture
 def delete(ottla: Any, brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setattr("ottla.cli.cluster.connect", lambda connection: GroupsCluster())
+    monkeypatch.setattr("ottla.cli.cluster.connect", GroupsCluster)
 
     def run(*words: str, code: int = 0) -> Any:
         result = ottla("group", "delete", *words, "-b", "fake:9001")

@@ -99,9 +99,9 @@ def test_address_in_use_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--listen", "nonsense"], "has not the form HOST:PORT"),
-        (["--listen", "::1:2181"], "has not the form HOST:PORT"),
-        (["--listen", "127.0.0.1:70000"], "has not the form HOST:PORT"),
+        (["--listen", "nonsense"], "is not of the form HOST:PORT"),
+        (["--listen", "::1:2181"], "is not of the form HOST:PORT"),
+        (["--listen", "127.0.0.1:70000"], "is not of the form HOST:PORT"),
         (["--id", "1"], "needs both --id and --ensemble"),
         (["--ensemble", "1=a:1:2"], "needs both --id and --ensemble"),
         (["--id", "2", "--ensemble", "1=a:1:2"], "no member 2"),

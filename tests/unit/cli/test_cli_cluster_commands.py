@@ -12,20 +12,23 @@ from click.testing import CliRunner
 
 from ottla.broker.metadata.placement import plan_balance, plan_decommission
 from ottla.cli import cluster_moves
-from ottla.cli.cluster_admin import BrokerState, ClusterState, Placement, ReplicaLog
+from ottla.cli.cluster_admin import BrokerState, ClusterState, ReplicaLog
+from ottla.cli.cluster_commands import command
 from ottla.cli.cluster_moves import parse_file, parse_targets, to_view
-from ottla.cli.cluster_noun import command
 from ottla.cli.cluster_status import describe_status
+from ottla.cli.topic_state import PartitionState
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 
 
-def placement(number: int, leader: int | None, replicas: tuple[int, ...], **fields: Any) -> Placement:
+def placement(number: int, leader: int | None, replicas: tuple[int, ...], **fields: Any) -> PartitionState:
     fields.setdefault("isr", replicas)
-    return Placement(name=TopicPartition("orders", number), leader=leader, replicas=replicas, **fields)
+    return PartitionState(name=TopicPartition("orders", number), leader=leader, replicas=replicas, **fields)
 
 
-def state(*partitions: Placement, brokers: tuple[int, ...] = (1, 2, 3), controller: int | None = 1) -> ClusterState:
+def state(
+    *partitions: PartitionState, brokers: tuple[int, ...] = (1, 2, 3), controller: int | None = 1
+) -> ClusterState:
     known = {number: BrokerState(node=Node(number, "localhost", 9091 + number), rack=None) for number in brokers}
     return ClusterState(cluster_id="c", controller_id=controller, brokers=known, partitions=list(partitions))
 
