@@ -1,4 +1,4 @@
-"""client: a Kafka client with a core without I/O (`protocol`), a blocking and an asyncio face. Knows: wire, security.
+"""client: a blocking and an asyncio Kafka client, with a common core without I/O (`protocol`). Knows: wire, security.
 
-Never: the broker. Works with any broker that speaks Kafka's protocol. The asyncio face also knows `net`.
+Never: the broker. Works with any broker that speaks Kafka's protocol. The asyncio client also knows `net`.
 """

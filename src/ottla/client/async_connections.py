@@ -1,4 +1,4 @@
-"""The asyncio face of the client: connections that a broker opens to other brokers.
+"""The asyncio client: connections that a broker opens to other brokers.
 
 An ``AsyncBrokerConnection`` sends requests without waiting for earlier replies, and gets the replies in the order of
 the requests. A small reply is copied out of the process-wide receive buffer. A larger one is received into memory of

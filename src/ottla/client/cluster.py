@@ -1,7 +1,7 @@
-"""The blocking face of the client: topics, leaders, coordinators and offsets of a cluster.
+"""The blocking client of a cluster: topics, leaders, coordinators and offsets.
 
-Errors that pass are retried until the timeout is over: the broker is not the leader, is not ready, or has stopped. The
-client then asks for metadata again and sends the request to the broker that is responsible now. Not thread safe.
+Retriable errors are retried until the timeout: the broker is not the leader, is not ready, or has stopped. The client
+then asks for metadata again and sends the request to the broker that is responsible now. Not thread safe.
 
     with Cluster("localhost:9092") as cluster:
         cluster.list_offsets({TopicPartition("orders", 0): LATEST}, isolation=Isolation.READ_COMMITTED)
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from types import TracebackType
@@ -32,8 +32,7 @@ from ottla.client.protocol.metadata import (
     metadata_request,
     read_coordinators,
 )
-from ottla.client.protocol.retries import ATTEMPT_S_MAX
-from ottla.client.retrying import Retry
+from ottla.client.retrying import ATTEMPT_S_MAX, Retry
 from ottla.client.security import Security
 from ottla.model.errors import ErrorCode
 from ottla.model.types import TopicPartition
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 EARLIEST: Final = -2
 LATEST: Final = -1
 
-#: limit for each other broker to say whether it knows a topic
+#: time limit for a request to another broker about a topic that the first one does not know
 _SECOND_OPINION_S: Final = 5.0
 #: later versions name topics by their ids only
 _OFFSET_COMMIT_MAX = _OFFSET_FETCH_MAX = 9
@@ -78,12 +77,14 @@ _TIME_FROM: Final = {-3: 7, -4: 8, -5: 9, -6: 11}
 _CREATE_TOPICS_MIN: Final = 4
 #: DescribeConfigs' resource type of topics
 _TOPIC_RESOURCE: Final = 2
+#: why a commit without a member id gets UNKNOWN_MEMBER_ID, and what the user can do
+_ACTIVE_MEMBERS: Final = "the group has active members; stop them or choose another group"
 
 _T = TypeVar("_T")
 
 
 class Isolation(IntEnum):
-    """Which records a reader gets."""
+    """The isolation level of a reader."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -179,8 +180,9 @@ class Cluster:
         def attempt(deadline: float) -> bool:
             timeout_ms = max(int((deadline - time.monotonic()) * 1000), 1)
             request = CreateTopicsRequest(topics=[topic], timeout=timeout_ms)
-            answer = self.ask(self.controller(deadline), request, deadline=deadline, version_min=_CREATE_TOPICS_MIN)
-            (row,) = answer.topics
+            node = self.controller(deadline)
+            answer = self.ask(node, request, deadline=deadline, version_min=_CREATE_TOPICS_MIN)
+            row = only_row(answer.topics, str(node))
             if row.error_code == ErrorCode.NOT_CONTROLLER:
                 self.forget_controller()
             if row.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -198,7 +200,7 @@ class Cluster:
         return made
 
     def forget_controller(self) -> None:
-        """Ask for the controller again when it is next needed, because a broker says that it is another one."""
+        """Forget the controller, because a broker has replied NOT_CONTROLLER. The next use asks for it again."""
         self._known.forget_controller()
 
     def topic_config(self, name: str, keys: Iterable[str]) -> dict[str, str | None]:
@@ -209,7 +211,7 @@ class Cluster:
 
         def attempt(deadline: float) -> dict[str, str | None]:
             answer = self.ask_any(DescribeConfigsRequest(resources=[resource]), deadline=deadline)
-            (row,) = answer.results
+            row = only_row(answer.results, f"the cluster at {self.bootstrap}")
             if row.error_code:
                 raise BrokerError(row.error_code, f"settings of topic {name}", row.error_message)
             return {config.name: config.value for config in row.configs}
@@ -237,7 +239,7 @@ class Cluster:
     def list_offset_rows(
         self, wanted: Mapping[TopicPartition, int], *, isolation: Isolation
     ) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
-        """Return the same as the brokers send it: with the leader epochs."""
+        """Return the same offsets as rows of the replies, which also contain the leader epochs."""
         found: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
         version_min = max((_TIME_FROM.get(time_ms, 1) for time_ms in wanted.values()), default=1)
         if isolation is Isolation.READ_COMMITTED:
@@ -329,7 +331,8 @@ class Cluster:
             for topic in answer.topics:
                 for row in topic.partitions:
                     if row.error_code:
-                        raise BrokerError(row.error_code, f"commit of group {group} in {topic.name}")
+                        text = _ACTIVE_MEMBERS if row.error_code == ErrorCode.UNKNOWN_MEMBER_ID else None
+                        raise BrokerError(row.error_code, f"commit of group {group} in {topic.name}", text)
 
         self.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
 
@@ -359,7 +362,7 @@ class Cluster:
     # Metadata
 
     def metadata(self, topics: Iterable[str] | None, deadline: float, node: Node | None = None) -> MetadataResponse:
-        """Ask this broker, or any, for these topics, all (None), or the brokers alone (no topic). Keep the answer."""
+        """Return the metadata of these topics, of all (None) or of the brokers alone (no topic), and remember them."""
         asked = node or self._pool.any_node(deadline)
         answer: MetadataResponse = self.ask(
             asked, metadata_request(topics), deadline=deadline, version_min=METADATA_VERSION_MIN
@@ -385,7 +388,7 @@ class Cluster:
         return self._known.leader(tp)
 
     def forget(self, topic: str) -> None:
-        """Ask for this topic again when it is next needed, because a broker contradicts what is known about it."""
+        """Forget a topic, because the reply of a broker contradicts its metadata. The next use asks for it again."""
         self._known.forget(topic)
 
     def distrust_leader(self, tp: TopicPartition) -> None:
@@ -447,7 +450,7 @@ class Cluster:
         timeout_s: float | None = None,
         attempt_s_max: float = ATTEMPT_S_MAX,
     ) -> _T:
-        """Return what `attempt` returns, which gets a deadline. Retry it after errors that may pass."""
+        """Return what `attempt` returns, which gets a deadline. Retry it after retriable errors."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         retry = Retry(task, limit_s, attempt_s_max=attempt_s_max, ended=self.ended)
         while True:
@@ -495,3 +498,10 @@ class Cluster:
     def give_back(self, connection: BrokerConnection) -> None:
         """Keep a connection for the next borrower."""
         self._pool.give_back(connection)
+
+
+def only_row(rows: Sequence[_T], where: str) -> _T:
+    """Return the row of a reply to a request about one object. Raise ConnectionLost if there are none or several."""
+    if len(rows) != 1:
+        raise ConnectionLost(where, f"it replied about {len(rows)} objects instead of one")
+    return rows[0]

@@ -1,5 +1,4 @@
-"""The blocking face of one connection to one broker: negotiated versions, requests in a pipeline, large replies in
-memory that is used again.
+"""A blocking connection to one broker: negotiated versions, pipelined requests, reused memory for large replies.
 
 A connection that has failed is closed, and its owner opens another one. Every wait ends at a deadline, which is a
 moment of `time.monotonic()`.
@@ -99,6 +98,9 @@ class BrokerConnection:
             plain = socket.create_connection((self.node.host, self.node.port), max(left_s, 0.001))
         except OSError as error:
             raise Unreachable(str(self.node), str(error.strerror or error).lower()) from None
+        except (ValueError, OverflowError) as error:
+            # The metadata of a broker may have an address that cannot exist.
+            raise Unreachable(str(self.node), str(error)) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -136,7 +138,7 @@ class BrokerConnection:
             raise AuthenticationFailed(str(error)) from None
 
     def _run(self, steps: Generator[Ask | NextToken, Any, _T], exchange: SaslExchange | None, deadline: float) -> _T:
-        """Take the steps of a handshake and return its result."""
+        """Run the steps of a handshake. Return its result."""
         result: Any = None
         try:
             while True:
@@ -237,7 +239,7 @@ class BrokerConnection:
             raise self._lost(error) from None
 
     def receive_frame(self, deadline: float, memory: ReplyMemory | None) -> tuple[Sent, memoryview]:
-        """Return the next reply as bytes, which start with the correlation id; `memory` may give the place for them."""
+        """Return the next reply as bytes, which start with the correlation id. `memory`, if given, receives it."""
         assert self._sent, "no request waits for a reply"
         sent = self._sent[0]
         try:
@@ -264,7 +266,7 @@ class BrokerConnection:
             position += count
 
     def _lost(self, error: Exception) -> ConnectionLost:
-        # Closed, because the rest of the stream may be the reply to a request whose sender has given up.
+        # Close it, because the next bytes may be the reply to a request that has timed out.
         self.close()
         self.is_lost = True
         reason = "none in time" if isinstance(error, TimeoutError) else str(getattr(error, "strerror", None) or error)

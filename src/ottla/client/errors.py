@@ -2,7 +2,7 @@
 
 ClientError                every error of this package; `retriable` says whether a retry may help
 ├── Unreachable            no connection to an address can be opened
-├── ConnectionLost         the connection was closed, timed out, or carried something else than replies
+├── ConnectionLost         the connection was closed or timed out, or the bytes received are no valid reply
 ├── TimedOut               no attempt succeeded in time; its cause is the last failure
 ├── UnsupportedByBroker    the broker is too old for a request
 ├── PropertyRefused        a client property is unknown, missing or contradicts another
@@ -26,7 +26,7 @@ _NETWORK_EXCEPTION: Final = 13
 _ELIGIBLE_LEADERS_NOT_AVAILABLE: Final = 83
 _THROTTLING_QUOTA_EXCEEDED: Final = 89
 
-#: errors that pass, or that newer metadata resolve
+#: transient errors, and errors that newer metadata resolve
 RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -72,7 +72,6 @@ _ADVICE: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted, or created again",
     ErrorCode.MESSAGE_TOO_LARGE: "make batches smaller or raise the topic's max.message.bytes",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "choose another name for the topic",
-    ErrorCode.UNKNOWN_MEMBER_ID: "the group has active members; stop them or choose another group",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "shorten the metadata of the commit",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the cluster does not let this client use the topic",
     _GROUP_AUTHORIZATION_FAILED: "the cluster does not let this client use the group",

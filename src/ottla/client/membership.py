@@ -1,7 +1,7 @@
 """A member of a classic consumer group: join, sync, heartbeat, leave.
 
-The group protocol elects a leader and tells each member what the leader has assigned to it. Nothing here knows what
-members and assignments mean: both are bytes of the caller.
+The coordinator chooses a leader and sends each member the assignment that the leader has made. The metadata of members
+and the assignments are bytes, whose meaning only the caller knows.
 
     member = Membership(cluster, "group", protocol_type="my-type", protocol="v1", session_timeout_s=10)
     while (assignment := member.join(b"me", assign)) is None:
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ottla.client.cluster import Cluster
+from ottla.client.cluster import Cluster, only_row
 from ottla.client.errors import BrokerError, ClientError, RemovedFromGroup
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
@@ -169,7 +169,7 @@ def members_of(cluster: Cluster, group: str) -> dict[str, DescribedMember]:
 
     def attempt(node: Node, deadline: float) -> dict[str, DescribedMember]:
         answer: Any = cluster.ask(node, DescribeGroupsRequest(groups=[group]), deadline=deadline)
-        (row,) = answer.groups
+        row = only_row(answer.groups, str(node))
         if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             return {}
         if row.error_code:
@@ -185,8 +185,8 @@ def members_of(cluster: Cluster, group: str) -> dict[str, DescribedMember]:
 def remove_members(cluster: Cluster, group: str, member_ids: Iterable[str], reason: str | None = None) -> None:
     """Remove members from the group, so that it need not wait for their sessions to expire.
 
-    A removed member that is alive learns it from its next request, and can join again. Unknown ids are ignored. The
-    broker logs the reason.
+    A removed member that still runs gets UNKNOWN_MEMBER_ID for its next request, and can join again. Unknown ids are
+    ignored. The broker logs the reason.
     """
     members = [MemberIdentity(member_id=each, reason=reason) for each in member_ids]
     request = LeaveGroupRequest(group_id=group, members=members)

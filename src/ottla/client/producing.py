@@ -1,7 +1,7 @@
 """Sends batches to the leaders of their partitions.
 
 A `ProduceStream` keeps several requests in flight to each broker. Every batch has a producer id and a sequence number,
-so that a broker appends it once and in order, also if its request is repeated. After an error that may pass, the stream
+so that a broker appends it once and in order, also if its request is repeated. After a retriable error, the stream
 recovers:
 
     1 receive the replies that are on their way  2 wait  3 ask for the leaders  4 send all unacknowledged batches again
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import FENCING_CODES, BrokerError, ClientError, ConnectionLost, Fenced
 from ottla.client.protocol.metadata import Node
-from ottla.client.protocol.retries import ATTEMPT_S_MAX
-from ottla.client.retrying import Retry
+from ottla.client.retrying import ATTEMPT_S_MAX, Retry
 from ottla.model.batch import (
     CRC_POSITION,
     HEADER_BYTES,

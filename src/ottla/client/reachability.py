@@ -1,4 +1,4 @@
-"""Whether a cluster answers, for services that must say so before and while they run."""
+"""Checks whether a cluster answers, for services that report it when they start and while they run."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _KEPT: Final = 10_000
 _UNKNOWN_S: Final = 5.0
 _NOT_FOUND_SCHEMA: Final = 40403
 _DEFAULT_CONTEXT: Final = "."
-#: an answer that another instance, or the same a moment later, may give otherwise
+#: statuses after which a request to another instance, or a later one to the same, may succeed
 _RETRIED: Final = frozenset({500, 502, 503, 504})
 
 
@@ -99,11 +99,11 @@ class SchemaRegistry:
         self._headers = {"accept": MEDIA_TYPE, "content-type": MEDIA_TYPE} | _authorization(properties)
         self._context = _tls_context(properties) if any(url.scheme == "https" for url in self._urls) else None
         self._lock = threading.Lock()
-        #: by id and subject
+        #: schemas by id and subject
         self._by_id: OrderedDict[tuple[int, str | None], RegisteredSchema] = OrderedDict()
-        #: by guid and context
+        #: ids by guid and context
         self._guids: dict[tuple[str, str], int] = {}
-        #: of both kinds, until when they count as unknown
+        #: ids with their subject, and guids with their context, that do not exist; until when they are not requested
         self._unknown: dict[tuple[int | str, str | None], float] = {}
         self._idle: list[tuple[int, http.client.HTTPConnection]] = []
         self._preferred = 0
@@ -337,7 +337,7 @@ def _quote(text: str) -> str:
 
 def _parse_url(text: str) -> Any:
     if "@" in text:
-        # They would appear in messages.
+        # The credentials would appear in error messages.
         raise PropertyRefused("give the user and password of the schema registry with basic.auth.user.info")
     try:
         url = urlsplit(text.strip())

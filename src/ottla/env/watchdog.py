@@ -30,9 +30,14 @@ class LoopWatchdog:
     """Watches the event loop of the thread that calls ``start``."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, stall_s: float = STALL_S, interval_s: float = _INTERVAL_S,
-        monotonic: Callable[[], float] = time.monotonic, report: Callable[[float, str], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        stall_s: float = STALL_S,
+        interval_s: float = _INTERVAL_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        report: Callable[[float, str], None] | None = None,
+    ) -> None:
         """``report`` is called in a thread with the length of a stall so far and the place where the loop is."""
         self._loop = loop
         self._stall_s = stall_s

@@ -58,10 +58,18 @@ class Server:
     """The listeners and connections of this process."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, clock: Clock, request_bytes_max: int, limits: ConnectionLimits,
-        idle_ms_max: int, in_flight_max: int, before_replies: Callable[[], bool],
-        latency: dict[int, Histogram], network: Network | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Clock,
+        request_bytes_max: int,
+        limits: ConnectionLimits,
+        idle_ms_max: int,
+        in_flight_max: int,
+        before_replies: Callable[[], bool],
+        latency: dict[int, Histogram],
+        network: Network | None = None,
+    ) -> None:
         # Settings
         self._loop = loop
         self.network: Network = network or SocketNetwork()
@@ -112,9 +120,14 @@ class Server:
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(
-        self, listener: Listener, handle: Handler, name: str = "", *, tls: TlsServer | None = None,
+        self,
+        listener: Listener,
+        handle: Handler,
+        name: str = "",
+        *,
+        tls: TlsServer | None = None,
         begin: Callable[[Connection], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Accept connections, with TLS if ``tls`` is given. ``name`` is the name of the listener.
 
         ``begin`` is called for each connection that is accepted.

@@ -78,10 +78,14 @@ class TlsLayer(asyncio.BufferedProtocol):
     )  # fmt: skip
 
     def __init__(
-        self, inner: Inner, context: ssl.SSLContext, *, server_name: str | None,
+        self,
+        inner: Inner,
+        context: ssl.SSLContext,
+        *,
+        server_name: str | None,
         call_soon: Callable[[Callable[[], None]], object],
         handshake_done: Callable[[TlsLayer, ssl.SSLError | None], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``server_name`` is the host that a client connects to; None for the server's side.
 
         ``handshake_done`` is called once, with the error if the handshake failed. It may abort the connection.
@@ -376,9 +380,13 @@ class TlsServer:
     """
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], *, handshakes_max: int, setup_s: float,
+        self,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        handshakes_max: int,
+        setup_s: float,
         ready: Callable[[Connection, ssl.SSLObject], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``context`` returns the current context: it changes with the certificate.
 
         ``ready`` is called after the handshake of each connection. It says who the client is, or aborts.

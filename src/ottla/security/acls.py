@@ -89,14 +89,14 @@ class Pattern(NamedTuple):
     pattern_type: PatternType = PatternType.LITERAL
 
     def covers(self, name: str) -> bool:
-        """Return whether a resource of this type and ``name`` is one of them."""
+        """Return whether the pattern includes the resource of its type with this name."""
         if self.pattern_type is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in (name, ANY_NAME)
 
 
 class Entry(NamedTuple):
-    """Who may, or may not, do what with the resources of a pattern."""
+    """Allows or denies one operation on the resources of a pattern to a principal and a host."""
 
     #: type and name, for example ``User:alice``; ``User:*`` for all
     principal: str
@@ -106,7 +106,7 @@ class Entry(NamedTuple):
     permission: Permission
 
     def concerns(self, principal: str, host: str, operation: Operation) -> bool:
-        """Return whether the entry decides about this request."""
+        """Return whether the entry allows or denies this operation of this principal from this host."""
         if self.principal not in (principal, ANY_USER) or self.host not in (host, ANY_NAME):
             return False
         if self.permission is Permission.DENY:

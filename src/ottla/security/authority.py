@@ -57,7 +57,7 @@ def issue(
 ) -> KeyPair:
     """Return a new key with a certificate that the authority has signed. Raise SecurityConfigError.
 
-    That of a broker can also be used as a client, because brokers connect to each other.
+    The certificate of a broker is also valid for a client, because brokers connect to each other.
     """
     signer: Any = _load_key(authority)
     issuer = _load(authority.certificates)[0]

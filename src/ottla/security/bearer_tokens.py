@@ -1,13 +1,13 @@
 """Tokens with which this process logs in by OAUTHBEARER: from a file, or from the token endpoint of an issuer.
 
     sasl.oauthbearer.token.endpoint.url=file:///PATH      the token is in the file, which another program renews
-    sasl.oauthbearer.token.endpoint.url=https://...       asked for with the client's id and secret (RFC 6749, 4.4)
+    sasl.oauthbearer.token.endpoint.url=https://...       requested with the client's id and secret (RFC 6749, 4.4)
 
-A token is not verified here: only the broker that gets it can do so. Its claims say when it expires. A new token is
-asked for before that, at a part of its lifetime (``sasl.login.refresh.*``). If the issuer does not answer, the current
-token is used until it expires, and the issuer is asked again after a time that grows.
+This module does not verify tokens: only the broker that gets a token can do so. The claims of a token say when it
+expires. A new token is requested before that, after a part of its lifetime (``sasl.login.refresh.*``). If the issuer
+does not answer, the current token is used until it expires, and the request is repeated with exponential back-off.
 
-No error has the secret, the token, or the answer of the issuer.
+No error message contains the secret, the token, or the answer of the issuer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RefreshRules(NamedTuple):
     def refresh_at(self, token: BearerToken, now: float, random: float) -> float:
         """Return the time at which a new token is asked for. ``random`` is from 0 to 1.
 
-        As in Kafka the shortest time between two requests and the time before the expiry are left out of account if
+        As in Kafka, the minimum time between two requests and the time before the expiry are ignored if
         the lifetime is shorter than both together.
         """
         wanted = token.issued + (token.expires - token.issued) * (self.window_factor + random * self.window_jitter)
@@ -92,7 +92,7 @@ class RefreshRules(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
-    """Where a token comes from, and the secret for it."""
+    """The source of a token, and the secret of the client that requests it."""
 
     url: str
     client_id: str = ""
@@ -165,7 +165,7 @@ class TokenSource:
         self._is_file = is_file
         self._wall = wall
         self._random = random
-        #: held while the issuer is asked, so that it is asked once
+        #: held during a request to the issuer, so that there is one at a time
         self._renewing = threading.Lock()
         self._token: BearerToken | None = None
         self._refresh_at = 0.0
@@ -175,7 +175,7 @@ class TokenSource:
         self._failure = ""
 
     def current(self) -> str | None:
-        """Return the token if it can be used now, None if a new one must be asked for first."""
+        """Return the token if it can be used now, None if a new one must be requested first."""
         token = self._token
         if token is None or self._is_file or self._wall() > token.expires - _MARGIN_S:
             return None
@@ -189,7 +189,7 @@ class TokenSource:
     def renew(self) -> str:
         """Ask for a new token and return it. Raise AuthenticationFailed.
 
-        Soon after a failure the issuer is not asked, and the failure is raised again.
+        Soon after a failure, send no request and raise the same failure again.
         """
         asked_at = self._wall()
         with self._renewing:
@@ -212,7 +212,7 @@ class TokenSource:
             return token.text
 
     def token(self) -> str:
-        """Return a token, a new one if it is time for that. Raise AuthenticationFailed if there is none."""
+        """Return a token; request a new one if it is due. Raise AuthenticationFailed if there is none."""
         current = self.current()
         if current is not None and not self.is_due():
             return current

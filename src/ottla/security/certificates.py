@@ -370,7 +370,7 @@ class Certificates:
         return context
 
     def _stamps(self) -> list[tuple[int, int, int]]:
-        """Return what changes when the files change."""
+        """Return the modification time, size and inode of the files, which change when they are replaced."""
         found = []
         for path in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location):
             with contextlib.suppress(OSError):

@@ -12,4 +12,4 @@ class SecurityConfigError(OttlaError):
 
 
 class KeysBeingRead(OttlaError):
-    """A login needs a key that may be in the document that is being read just now; it is checked again after that."""
+    """A login needs a key that may be in the document that a thread is reading. Check the login again afterwards."""

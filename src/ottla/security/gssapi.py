@@ -238,7 +238,7 @@ class KerberosContext(_Context):
 
     def __init__(self, kerberos: Kerberos, gssapi: _Gssapi, credentials: c_void_p) -> None:
         super().__init__(gssapi, "client")
-        self._kerberos = kerberos  # which has the credentials
+        self._kerberos = kerberos  # a reference, because this object releases the credentials when it is deleted
         self._credentials = credentials
 
     def step(self, token: bytes) -> bytes:
@@ -252,7 +252,7 @@ class KerberosContext(_Context):
         except _Failed as error:
             raise AuthenticationFailed(f"Kerberos refuses the client: {error}") from None
         finally:
-            reply = self._gssapi.take(answer)  # a refusal has one, too
+            reply = self._gssapi.take(answer)  # also released if the login was refused
         if not status & _CONTINUE_NEEDED:
             if flags.value & _ANONYMOUS_FLAG or not name:
                 raise AuthenticationFailed("the Kerberos client is anonymous")

@@ -30,7 +30,7 @@ _EXPIRY_S_MAX: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OauthRules:
-    """What a token must be like."""
+    """The claims that a token must have."""
 
     issuer: str | None = None
     audiences: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class OauthExchange:
 
     def respond(self, token: bytes) -> bytes | Callable[[], bytes]:
         if self._refusal is not None:
-            raise self._refusal  # the client has acknowledged the refusal, as the RFC says
+            raise self._refusal  # RFC 7628: the client acknowledges the refusal
         if self.identity is not None or len(token) > _TOKEN_BYTES_MAX:
             raise AuthenticationFailed("the OAUTHBEARER message is too long or comes after the login")
         return lambda: self._check(token)

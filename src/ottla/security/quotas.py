@@ -11,14 +11,15 @@ The most specific quota wins, in Kafka's order: user and client id, user and def
 client id, default user and default client id, default user, client id, default client id. A quota of a default entity
 applies to each user or client id separately.
 
-Each quota has a token bucket that fills at the rate of the quota. A request takes its tokens after the fact, so the
-bucket may go below zero: then the client waits until it is back at zero. Over a longer time the rate is therefore that
-of the quota, whatever the sizes of the requests are.
+Each quota has a token bucket that fills at the rate of the quota. A request takes its tokens after it was handled, so
+that the bucket may go below zero: then the client waits until it is at zero again. Over a longer time the rate is
+therefore that of the quota, whatever the sizes of the requests are.
 
 Kafka measures rates over 11 windows of one second, which lets a client use ten seconds' worth at once, again and
 again. Here it is one second's worth for bytes and request time, because with Kafka's windows a producer exceeds its
-quota in its first minute: by 3 to 47 % with one connection, and 2.8 times with five, in a simulation of them. The two
-counts have Kafka's allowance: 11 seconds for controller mutations (a token bucket in Kafka, too), ten for connections.
+quota in its first minute: by 3 to 47 % with one connection, and 2.8 times with five, in a simulation of them. The
+quotas of mutations and of connections have Kafka's burst: 11 seconds for controller mutations (Kafka has a token bucket
+for them, too), ten for connections.
 """
 
 from __future__ import annotations
@@ -92,11 +93,11 @@ class Bucket:
 
     @property
     def size(self) -> float:
-        """Return what a full bucket has."""
+        """Return the number of tokens in a full bucket."""
         return self.rate * self._burst_s
 
     def take(self, amount: float, now: float) -> float:
-        """Use an amount. Return for how many seconds the client must wait."""
+        """Take this amount of tokens. Return for how many seconds the client must wait."""
         self._fill(now)
         left = self._left - amount
         if left >= 0:

@@ -1,9 +1,10 @@
-"""Salts of users that do not exist, which look like those of users that do. Pure.
+"""Salts for users that do not exist, which an attacker cannot distinguish from those of existing users. Pure.
 
-A client that begins a login with SCRAM gets the salt and the iterations of the user, before it has proved anything. An
-unknown user must get some, too, and always the same ones. They must also look alike: tools make salts of different
-lengths, those of Java are texts, and each has its own number of iterations. So an unknown user gets a salt of the same
-shape as some known user, and each shape is as frequent among unknown users as among known ones.
+A client that begins a login with SCRAM gets the salt and the iterations of the user before it has proved its identity.
+An unknown user must also get a salt, always the same one. It must have the form of a real one: each tool that creates
+users has its own length of salts and number of iterations, and the salts of Java's tools are texts. An unknown user
+therefore gets a salt of the same shape as some known user, and each shape is as frequent among unknown users as among
+known ones.
 
 The shape of an unknown user may change when users are created or deleted, and not otherwise.
 """
@@ -16,14 +17,14 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
-#: bytes of the salts that Ottla makes
+#: size of the salts that Ottla creates
 SALT_BYTES: Final = 24
 ITERATIONS_MIN: Final = 4096
-#: Kafka's tools write a random number of so many bits in base 36
+#: Kafka's tools write a random number of this many bits in base 36
 _JAVA_BITS: Final = 130
 _JAVA_SALT: Final = re.compile(rb"[1-9a-z][0-9a-z]{15,25}\Z")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-#: shapes that are looked at; there are as many as there are tools
+#: only the most frequent shapes are used; there is about one for each tool
 _SHAPES_MAX: Final = 8
 
 
@@ -31,14 +32,14 @@ K = TypeVar("K")
 
 
 class SaltShape(NamedTuple):
-    """What a client sees of credentials besides their random part."""
+    """The form of credentials that a client can see: all but the random bytes of the salt."""
 
     iterations: int
-    #: 0 for a salt of Kafka's tools, which have texts of different lengths
+    #: 0 for a salt of Kafka's tools, which is a text whose length varies
     salt_bytes: int
 
 
-#: of users that Ottla creates, and of delegation tokens
+#: the shape for users that Ottla creates, and for delegation tokens
 OWN_SHAPE: Final = SaltShape(ITERATIONS_MIN, SALT_BYTES)
 
 

@@ -18,7 +18,7 @@ from ottla.security.salts import ITERATIONS_MIN
 from ottla.security.scram import TOKEN_EXTENSION, FindCredential, Mechanism, ScramCredential, ScramServer
 from ottla.security.tokens import TokenLogins
 
-#: what clients are told, whatever the reason is
+#: the error message for clients. It is the same for all reasons, so that it tells an attacker nothing.
 REFUSAL_TEXT: Final = "Authentication failed: invalid credentials"
 _TOKEN_BYTES_MAX: Final = 4096
 _TOKEN_LOGIN: Final = f",{TOKEN_EXTENSION}=".encode()
@@ -80,19 +80,19 @@ Stored = tuple[Mechanism, ScramCredential]
 
 
 class Work(NamedTuple):
-    """What is computed for a password."""
+    """What the check of a password computes, which determines how long it takes."""
 
     mechanism: Mechanism
     iterations: int
 
     @classmethod
     def of(cls, credentials: Mapping[Mechanism, ScramCredential]) -> Work:
-        """Return what is computed for the password of a user with these credentials, of which there is at least one."""
+        """Return the work for the password of a user with these credentials, of which there is at least one."""
         mechanism, credential = password_credential(credentials)
         return cls(mechanism, credential.iterations)
 
     def fake(self) -> Stored:
-        """Return a credential with this work. It has no password."""
+        """Return a credential that takes this work to check and that no password matches."""
         key = bytes(self.mechanism.key_bytes)
         return self.mechanism, ScramCredential(bytes(16), key, key, self.iterations)
 
@@ -101,7 +101,7 @@ OWN_WORK: Final = Work(Mechanism.SCRAM_SHA_256, ITERATIONS_MIN)
 
 
 def password_credential(credentials: Mapping[Mechanism, ScramCredential]) -> Stored:
-    """Return the one of a user's credentials that passwords are checked with."""
+    """Return the credential of a user against which PLAIN checks passwords."""
     mechanism = min(credentials)
     return mechanism, credentials[mechanism]
 
@@ -120,7 +120,7 @@ class PlainExchange:
         find: Mapping[Mechanism, FindCredential],
         work_of_unknown: Callable[[str], Work] = lambda name: OWN_WORK,
     ) -> None:
-        """``work_of_unknown`` returns what is computed for a user without SCRAM credentials."""
+        """``work_of_unknown`` returns the work for a user without SCRAM credentials."""
         self._passwords = passwords
         self._find = find
         self._work_of_unknown = work_of_unknown

@@ -33,11 +33,11 @@ class SecretBox:
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
-        #: one for the life of the process, so that the key is derived once
+        #: the same until the process ends, so that the key is derived once
         self._salt = os.urandom(_SALT_BYTES)
 
     def seal(self, text: str) -> str:
-        # Here, because it has 10 MB, and a registry without exporters does not need it.
+        # Imported here, because it takes 10 MB of memory, and a registry without exporters does not need it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = os.urandom(_NONCE_BYTES)

@@ -54,7 +54,7 @@ class TokenSecret:
         return hmac.digest(self.key, token_id.encode(), "sha512")
 
     def index_key(self, code: bytes) -> bytes:
-        """Return the key of an HMAC in an index. Nobody without the secret can compute it."""
+        """Return the key of an HMAC in an index. It can be computed only with the secret."""
         return hmac.digest(self.key, b"index\0" + code, "sha256")
 
     def credential(self, mechanism: Mechanism, token_id: str) -> ScramCredential:
@@ -71,7 +71,7 @@ class TokenIndex:
     """Finds a token by its HMAC, which requests send in place of the id, without a comparison with each token.
 
     The HMAC of a token is computed once, by the first search after the token was added. The index has a keyed digest of
-    each HMAC: the time of a search tells nothing about the HMACs of tokens.
+    each HMAC, so that the time of a search reveals nothing about the HMACs of tokens.
     """
 
     def __init__(self) -> None:

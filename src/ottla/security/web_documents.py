@@ -1,7 +1,7 @@
 """Small documents from web servers: the keys of a token issuer, and tokens. Blocking; call it in a thread.
 
-A request is bounded: each packet has its time, the whole request has its time, and the document has its size. A
-redirect is an error, because the operator has named the place of the document. Errors never contain the body of the
+A request has limits: a timeout for each packet, a timeout for the whole request, and a maximum size of the document. A
+redirect is an error, because the operator has set the address of the document. Errors never contain the body of the
 request or of the answer, which may have secrets.
 """
 
@@ -181,10 +181,10 @@ class _Deadline:
 def web_context(settings: ListenerSettings | None, options: Mapping[str, str]) -> ssl.SSLContext:
     """Return the TLS context for web servers. Raise SecurityConfigError.
 
-    As in Kafka, options of the login module whose names begin with ``ssl.`` decide alone. Without them the authorities
-    of the system are trusted, and those of ``ssl.truststore.*``, too. Host names are always checked.
+    As in Kafka, if the login module has options whose names begin with ``ssl.``, only they are used. Otherwise the
+    authorities of the system and those of ``ssl.truststore.*`` are trusted. Host names are always checked.
     """
-    # Here, because `cryptography` has 10 MB, and clients without TLS do not need it.
+    # Imported here, because `cryptography` takes 10 MB of memory, and clients without TLS do not need it.
     from ottla.security.certificates import client_context, load_trusted
 
     own = {name: text for name, text in options.items() if name.startswith("ssl.")}

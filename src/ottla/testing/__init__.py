@@ -1,4 +1,4 @@
-"""testing: a broker for tests, ours and our users'. Knows: everything. Nothing but tests imports it.
+"""testing: brokers for Ottla's own tests and for those of its users. May import everything. Only tests import it.
 
     from ottla.testing import BrokerProcess
 
@@ -8,7 +8,7 @@
 ``ClusterProcess.start(brokers=3)`` starts a cluster with ZooKeeper, which needs the extra `spark`. With
 ``can_cut=True`` a test can cut the network between its members: ``cluster.cut(1, ZOOKEEPER)``.
 
-In pytest ask for the fixture ``ottla_broker``; it comes with the package.
+A pytest plugin in the package has the fixture ``ottla_broker``.
 """
 
 from ottla.testing.cluster import ClusterProcess

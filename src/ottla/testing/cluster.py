@@ -1,4 +1,4 @@
-"""A cluster of one's own: ZooKeeper and several brokers, each a process, on free ports and in a new directory."""
+"""A cluster for a test: ZooKeeper and several brokers, each a process, on free ports and in a new directory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ottla.cli.zookeeper_server import Server, ServerProcess
 from ottla.testing.links import ZOOKEEPER, Links, Member, ProcessMembers
 from ottla.testing.process import BrokerProcess, reserve_port
 
-#: a test's cluster notices failures early, and each broker serves metrics: their address is in its ``ready_line``
+#: each broker serves metrics; the address is in its ``ready_line``
 _TEST_SETTINGS = {"metrics.listener": "HTTP://127.0.0.1:0"}
 
 
 class ClusterProcess:
-    """ZooKeeper and brokers with the ids 1, 2, 3 and so on. They end with the block, and with this process.
+    """ZooKeeper and brokers with the ids 1, 2, 3 and so on. They stop with the ``with`` block or this process.
 
     with ClusterProcess.start(brokers=3) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
@@ -30,15 +30,21 @@ class ClusterProcess:
 
     with ClusterProcess.start(brokers=3, can_cut=True) as cluster:
         cluster.cut(1, 2)
-        cluster.cut(1, ZOOKEEPER, one_way=True)  # what broker 1 sends
+        cluster.cut(1, ZOOKEEPER, one_way=True)  # only the bytes that broker 1 sends
         cluster.cut(CLIENTS, 3)
         cluster.heal()
     """
 
     def __init__(
-        self, data: Path, brokers: int, settings: Mapping[str, str], own_settings: Mapping[int, Mapping[str, str]],
-        directories: Mapping[int, Path], *, can_cut: bool,
-    ) -> None:  # fmt: skip
+        self,
+        data: Path,
+        brokers: int,
+        settings: Mapping[str, str],
+        own_settings: Mapping[int, Mapping[str, str]],
+        directories: Mapping[int, Path],
+        *,
+        can_cut: bool,
+    ) -> None:
         self.data = data
         self._reserved = reserve_port()
         port: int = self._reserved.getsockname()[1]
@@ -56,7 +62,7 @@ class ClusterProcess:
             self._add_links(f"127.0.0.1:{port}")
 
     def _add_links(self, zookeeper: str) -> None:
-        """Let brokers and clients dial proxies: that of ZooKeeper, and the advertised listeners of the brokers."""
+        """Let brokers and clients connect to proxies of ZooKeeper and of the brokers, which advertise their proxies."""
         targets: dict[Member, str] = {number: broker.bootstrap for number, broker in self.brokers.items()}
         self._links = links = Links({**targets, ZOOKEEPER: zookeeper}, ProcessMembers(self._pids))
         for number, broker in self.brokers.items():
@@ -68,14 +74,18 @@ class ClusterProcess:
 
     @classmethod
     def start(
-        cls, brokers: int = 3, settings: Mapping[str, str] | None = None,
-        own_settings: Mapping[int, Mapping[str, str]] | None = None, directories: Mapping[int, Path] | None = None,
-        *, can_cut: bool = False,
-    ) -> Self:  # fmt: skip
+        cls,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None,
+        directories: Mapping[int, Path] | None = None,
+        *,
+        can_cut: bool = False,
+    ) -> Self:
         """Start ZooKeeper and the brokers in a new directory. Raise ZooKeeperFailed without Java or pyspark.
 
-        ``settings`` are those of all brokers, ``own_settings`` those of single brokers by id.
-        ``directories`` are data directories of single brokers; they are not removed at the end.
+        ``settings`` apply to all brokers, ``own_settings`` to single brokers by id. ``directories`` are the data
+        directories of single brokers by id; they are not removed at the end.
         """
         cluster = cls.prepare(brokers, settings, own_settings, directories, can_cut=can_cut)
         try:
@@ -88,11 +98,15 @@ class ClusterProcess:
 
     @classmethod
     def prepare(
-        cls, brokers: int = 3, settings: Mapping[str, str] | None = None,
-        own_settings: Mapping[int, Mapping[str, str]] | None = None, directories: Mapping[int, Path] | None = None,
-        *, can_cut: bool = False,
-    ) -> Self:  # fmt: skip
-        """Start ZooKeeper and no broker, for a test that launches them in an order of its own. See ``start``."""
+        cls,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] | None = None,
+        directories: Mapping[int, Path] | None = None,
+        *,
+        can_cut: bool = False,
+    ) -> Self:
+        """Start only ZooKeeper, for a test that launches the brokers itself. See ``start``."""
         data = Path(tempfile.mkdtemp(prefix="ottla-cluster-"))
         try:
             cluster = cls(data, brokers, settings or {}, own_settings or {}, directories or {}, can_cut=can_cut)
@@ -108,7 +122,7 @@ class ClusterProcess:
 
     @property
     def bootstrap(self) -> str:
-        """For ``bootstrap.servers``: all brokers."""
+        """Return the addresses of all brokers, for ``bootstrap.servers``."""
         if self._links is not None:
             return ",".join(self._links.addresses[number] for number in self.brokers)
         return ",".join(broker.bootstrap for broker in self.brokers.values())
@@ -119,7 +133,7 @@ class ClusterProcess:
         self.zookeeper.wait_until_ready()
 
     def cut(self, one: Member, other: Member, *, one_way: bool = False) -> None:
-        """Hold back what two members send to each other; with ``one_way`` only what ``one`` sends to ``other``.
+        """Hold back the bytes between two members; with ``one_way`` only those that ``one`` sends to ``other``.
 
         A member is the id of a broker, ``ZOOKEEPER`` or ``CLIENTS``. Connections stay open and carry nothing, as in a
         network that drops packets.
@@ -133,7 +147,7 @@ class ClusterProcess:
             self._links.heal()
 
     def close(self) -> None:
-        """Stop everything and remove the directory."""
+        """Stop all processes and remove the directory."""
         try:
             for broker in self.brokers.values():
                 broker.resume()

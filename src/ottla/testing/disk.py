@@ -1,17 +1,18 @@
-"""A file system in memory that forgets like a real one: for tests that cut the power at every write.
+"""A file system in memory that loses unsynced changes as a real one does: for tests with a power cut at every write.
 
     disk = MemoryDisk()
-    disk.cut_after(17)                       # the 18th change of anything raises DiskCut instead of happening
+    disk.cut_after(17)                       # the 18th change raises DiskCut and is not applied
     ...
     booted = disk.crash(Random(1), keep="power")
 
-Every file has what was written and what is durable; every directory likewise for its names. ``fdatasync`` makes a
-file's bytes durable, ``fsync_dir`` a directory's names, and ``write_file(sync=True)`` both. ``crash`` gives the disk
-that the next boot finds: after the death of the process (``keep="process"``) everything that was written, after a power
-cut (``keep="power"``) what was durable and of the rest whatever the seed lets through, torn at sectors.
+A file has its current bytes and its durable bytes; a directory has its current names and its durable names.
+``fdatasync`` makes the bytes of a file durable, ``fsync_dir`` the names of a directory, and ``write_file(sync=True)``
+both. ``crash`` returns the disk as the next boot finds it. After the end of the process (``keep="process"``) it has all
+written bytes. After a power cut (``keep="power"``) it has the durable bytes, and a part of the unsynced changes that
+the random generator draws; an unsynced write may be torn at the boundaries of sectors.
 
-``fail`` makes chosen calls fail as those of a real disk do, with part of a write applied if that is wanted; ``damage``
-changes the bytes of a file. ``calls`` lists every call.
+``fail`` makes chosen calls fail as those of a real disk do; a part of a failed write can be applied. ``damage`` changes
+the bytes of a file. ``calls`` lists every call.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ottla.env.disk import WriteFailed, writes
 Data = bytes | bytearray | memoryview
 Keep = Literal["process", "power"]
 
-#: what a disk writes as a whole or not at all
+#: the unit of an atomic write: a power cut leaves all of a sector or none of it
 SECTOR_BYTES = 512
 
 #: the calls that a fault of each kind can hit; "any" hits all of them
@@ -41,11 +42,11 @@ KINDS = {
 
 
 class DiskCut(Exception):
-    """The machine stopped here. Not an OSError: nothing of the program runs any more."""
+    """The power was cut. Not an OSError, because no code of the program may handle it."""
 
 
 class Call(NamedTuple):
-    """One call; ``name`` is the method's, or ``create`` for an ``open`` that made the file."""
+    """A call of a method; ``name`` is that of the method, or ``create`` for an ``open`` that created the file."""
 
     name: str
     path: str
@@ -56,7 +57,7 @@ class _Fault:
     kind: str
     error: int
     skip: int
-    #: calls still to fail; None for all that follow
+    #: how many further calls fail; None for all
     times: int | None
     path: str
     #: bytes of a write that reach the file before it fails
@@ -75,14 +76,14 @@ class _Fault:
 
 
 class _File:
-    """One file, whatever its names are."""
+    """The content of a file. Directories refer to it by name."""
 
     __slots__ = ("data", "durable", "unsynced")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
-        #: since the last sync, in order: (position, bytes), or (size, None) for a truncation
+        #: changes since the last sync, in order: (position, bytes), or (size, None) for a truncation
         self.unsynced: list[tuple[int, bytes | None]] = []
 
     def write(self, position: int, data: bytes) -> None:
@@ -104,7 +105,7 @@ class _File:
         return twin
 
     def after_power_cut(self, rng: Random) -> _File:
-        """The durable bytes and a part of what was written since: whole calls, or some of their sectors."""
+        """Return the file with its durable bytes, and for each unsynced write all, some or none of its sectors."""
         twin = _File()
         twin.data = bytearray(self.durable)
         for position, data in self.unsynced:
@@ -122,14 +123,14 @@ class _File:
 
 
 class _Directory:
-    """Names, and which of them a power cut would leave."""
+    """The names in a directory, and those that are durable."""
 
     __slots__ = ("durable", "names", "unsynced")
 
     def __init__(self) -> None:
         self.names: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
-        #: since the last sync, in order; a rename changes two names at once
+        #: changes since the last sync, in order; a rename changes two names at once
         self.unsynced: list[dict[str, _File | _Directory | None]] = []
 
     def change(self, names: dict[str, _File | _Directory | None]) -> None:
@@ -141,7 +142,7 @@ class _Directory:
         self.unsynced.clear()
 
     def names_after_power_cut(self, rng: Random) -> dict[str, _File | _Directory]:
-        """Journals keep the order of changes: some beginning of them is there."""
+        """Return the durable names, changed by the first unsynced changes: a journal keeps the order of changes."""
         names = dict(self.durable)
         for change in self.unsynced[: rng.randint(0, len(self.unsynced))]:
             _rename(names, change)
@@ -160,41 +161,50 @@ class MemoryDisk:
         self._cut_at: int | None = None
         self._torn = Random(0)
 
-        #: every call so far, reads too
+        #: all calls, including reads
         self.calls: list[Call] = []
-        #: calls so far that change something: what ``cut_after`` counts
+        #: the number of calls that change something, which ``cut_after`` counts
         self.changes = 0
-        #: what ``free_bytes`` and ``total_bytes`` answer; nothing enforces them, ``fail`` does
+        #: the results of ``free_bytes`` and ``total_bytes``. A write never fails because of them; use ``fail``.
         self.free = 1 << 40
         self.total = 1 << 40
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def fail(
-        self, kind: str, error: int = errno.EIO, *, skip: int = 0, times: int | None = 1, path: str = "",
+        self,
+        kind: str,
+        error: int = errno.EIO,
+        *,
+        skip: int = 0,
+        times: int | None = 1,
+        path: str = "",
         applied_bytes: int = 0,
-    ) -> None:  # fmt: skip
-        """Let calls of a kind (or method) fail: after ``skip`` of them, the next ``times``, on paths with ``path``."""
+    ) -> None:
+        """Let calls of a kind, or of a method, fail if their path contains ``path``.
+
+        Skip the first ``skip`` calls, then let ``times`` calls fail; all if it is None.
+        """
         self._faults.append(_Fault(kind, error, skip, times, path, applied_bytes))
 
     def damage(self, path: str, change: Callable[[bytes], bytes]) -> None:
-        """Replace the content of a file, on the platter too: bits that flip, ends that are lost."""
+        """Replace the content of a file, including its durable bytes, as a damaged disk does."""
         node = self._find(path)
         assert isinstance(node, _File), path
         node.data[:] = change(bytes(node.data))
         node.sync()
 
     def heal(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         self._faults.clear()
 
     def cut_after(self, changes: int, seed: int = 0) -> None:
-        """Let this many changes happen; the next raises DiskCut, and if it is a write, a part of it is done."""
+        """Apply this many changes. The next one raises DiskCut; if it is a write, a part of it is applied."""
         self._cut_at = self.changes + changes
         self._torn = Random(seed)
 
     def crash(self, rng: Random, keep: Keep) -> MemoryDisk:
-        """The disk as the next boot finds it. This one stays as it is, so that it can crash in other ways too."""
+        """Return the disk as the next boot finds it. This disk does not change, so that it can crash again."""
         booted = MemoryDisk()
         booted.free, booted.total = self.free, self.total
         if keep == "process":
@@ -204,7 +214,10 @@ class MemoryDisk:
         return booted
 
     def _call(self, name: str, path: str, *, changes: bool = True) -> _Fault | None:
-        """Note a call, end it with DiskCut, or find the fault that a write must apply before it fails."""
+        """Add a call to ``calls``. Raise DiskCut or the error of a fault if the call fails.
+
+        Return the fault of a write instead, because the caller applies a part of the write before it raises.
+        """
         call = Call(name, path)
         self.calls.append(call)
         if changes:
@@ -297,7 +310,7 @@ class MemoryDisk:
 
     @writes
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """As the real one, step by step: each can be the last."""
+        """Do the steps of the real ``write_file`` as separate calls, because a power cut can follow each of them."""
         temporary = path + ".tmp"
         parent, name = self._parent(temporary)
         self._call("write_file", path)
@@ -367,7 +380,7 @@ class MemoryDisk:
         directory.sync()
 
     def lock(self, path: str) -> int | None:
-        """The lock is part of the open file: a crash gives a disk without open files, and so without locks."""
+        """Return the descriptor of the file that is now locked; None if it was locked. A crash ends all locks."""
         if any(locked == path for _, locked in self._locks()):
             return None
         fd = self.open(path, create=True)
@@ -409,7 +422,7 @@ def _missing(path: str) -> FileNotFoundError:
 
 
 def _apply(content: bytearray, position: int, data: bytes | None) -> None:
-    """Write at a position, or cut there; a hole reads as zeros."""
+    """Write ``data`` at a position, or truncate there if it is None. Bytes between the old end and it become zeros."""
     if data is None:
         del content[position:]
         content.extend(bytes(position - len(content)))
@@ -436,7 +449,7 @@ def _rename(names: dict[str, _File | _Directory], change: dict[str, _File | _Dir
 
 
 def _copy(directory: _Directory, files: dict[_File, _File]) -> _Directory:
-    """The same directory for another process: what is unsynced stays unsynced."""
+    """Return a copy of a directory and all in it, in which unsynced changes are still unsynced."""
     nodes: dict[_File | _Directory, _File | _Directory] = {}
 
     def twin_of(node: _File | _Directory) -> _File | _Directory:

@@ -1,4 +1,4 @@
-"""What transactional clients saw of a broker, and what it proves.
+"""The history of a test with transactional clients: what they sent and read, and which anomalies it shows.
 
     recorder = Recorder()                       # or Recorder(path) in a process that may be killed
     recorder.init("p1", "my-transactions"), recorder.initialized("p1")
@@ -8,36 +8,37 @@
     recorder.read("reader", Place("t", 0), [(0, "value-1")]), recorder.final("reader")
     assert check(History.of(recorder.events)) == {}
 
-Every event is noted on the side where it proves most: a question (init, send, end) before it is asked, an answer
-(initialized, sent, ended, read) after it came. Values are unique, so a record tells who sent it. All readers read
-committed records only. One producer name is one life of a producer: a new one gets a new name.
+A request (init, send, end) is recorded before it is sent, and a reply (initialized, sent, ended, read) after it has
+arrived. Values are unique, so that the value of a record identifies its send. All readers are read_committed. Each
+instance of a producer has its own name, also if it has the same transactional id as an earlier one.
 
-An outcome is OK when the broker said so, FAILED when it is certain that nothing happened or will, and UNKNOWN
-otherwise: a time-out, a lost connection, PRODUCER_FENCED in answer to a commit. Then both are right, but one of them.
+An outcome is OK if the broker has confirmed it, FAILED if it is certain that the request had and will have no effect,
+and UNKNOWN otherwise: after a timeout, a lost connection, or PRODUCER_FENCED in reply to a commit. For an unknown
+outcome both cases are allowed, but all observations must agree on one of them.
 
-``check`` names what may never be seen:
+``check`` finds these anomalies:
 
-    inconsistent-offsets   one offset held two values, in the eyes of a reader or of an acknowledgement
-    duplicate              one value stands at two offsets
-    lost-write             its commit was answered, or it was read by anybody, but it is not there; later records are
-    unseen                 the same, and nothing behind it was read either
-    torn-transaction       a part of a transaction is there and another part is not
-    torn-offsets           a group's committed offset is not that of the last transaction that is visible
-    aborted-read           a record whose abort was asked for, or answered, or that was refused
-    open-read              a record that was read before its commit was asked for, or that never was
-    phantom                a value that nobody sent
-    nonmonotonic-send      a producer's later record stands before an earlier one
-    nonmonotonic-poll      a reader went back
-    poll-skip              a reader was led past a committed record
-    zombie-write           a record of a fenced producer stands behind one of the producer that fenced it
-    zombie-commit          a fenced producer began to commit, and it worked
+    inconsistent-offsets   one offset has two values, according to readers or acknowledgements
+    duplicate              one value is at two offsets
+    lost-write             a record is missing whose commit was confirmed, or which was read; later records are present
+    unseen                 such a record is missing, and no later record is present either
+    torn-transaction       some records of a transaction are present and others are missing
+    torn-offsets           the committed offset of a group is not that of the last visible transaction
+    aborted-read           a record was read that was refused, or whose transaction was aborted
+    open-read              a record was read before the commit of its transaction was requested
+    phantom                a value was read that was never sent
+    nonmonotonic-send      a later record of a producer is before an earlier one
+    nonmonotonic-poll      a reader got an earlier offset after a later one
+    poll-skip              a reader got a later record without a committed one before it
+    zombie-write           a record of a fenced producer is after a record of the producer that fenced it
+    zombie-commit          a fenced producer began to commit, and the commit succeeded
     precommitted-read      a transaction read its own record
-    cycle                  transactions that read from each other in a circle (G1c)
-    hanging-transaction    at the end, with nobody at work, committed records end before the log does
-    deleted-read           a record was read although its deletion had been answered before it was asked for
+    cycle                  transactions read from each other in a cycle (G1c)
+    hanging-transaction    at the end, when no client runs, the last stable offset is below the high watermark
+    deleted-read           a record was read although its deletion was confirmed before the read was requested
 
-Writes of transactions may interleave, a reader may see the records of one partition before those of another, and
-offsets have gaps where markers and aborted records stand: none of this is an anomaly.
+Not an anomaly: interleaved records of several transactions, a reader that gets the records of one partition before
+those of another, and gaps in the offsets, where markers and aborted records are.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Outcome(StrEnum):
 
 
 class Recorder:
-    """Notes events; threads may share one. With a path, every event is in that file when its call returns."""
+    """Records events; several threads may use it. With a path, each method returns after the event is in that file."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.events: list[Event] = []
@@ -88,7 +89,7 @@ class Recorder:
         self._numbers = itertools.count()
 
     def note(self, event: str, **fields: Any) -> None:
-        """One event, with the clock that all processes of a machine share."""
+        """Record one event with the time of the monotonic clock, which all processes of a machine share."""
         line = {"event": event, "t": time.monotonic(), **fields}
         if self._descriptor is None:
             self.events.append(line)
@@ -106,11 +107,11 @@ class Recorder:
         self.note("init", producer=producer, transactional_id=transactional_id)
 
     def initialized(self, producer: str) -> None:
-        """The broker answered: from here on every earlier producer with this transactional id is fenced."""
+        """Record that InitProducerId has succeeded: it fences every earlier producer with this transactional id."""
         self.note("initialized", producer=producer)
 
     def begin(self, producer: str) -> str:
-        """The name of a new transaction."""
+        """Begin a transaction. Return its name."""
         txn = f"{producer}/{next(self._numbers)}"
         self.note("begin", producer=producer, txn=txn)
         return txn
@@ -122,15 +123,15 @@ class Recorder:
         self.note("sent", txn=txn, value=value, offset=offset, outcome=outcome)
 
     def result(self, txn: str, value: str, result: int | str) -> None:
-        """What a library said of a send that it may have repeated: its offset, or why there is none."""
+        """Record the result of a send for which a library may have sent several requests: its offset, or an error."""
         if isinstance(result, int):
             self.note("sent", txn=txn, value=value, offset=result, outcome=Outcome.OK)
         else:
-            # An error tells of the last attempt, and nothing of those before.
+            # The error is that of the last request. An earlier one may have succeeded.
             self.note("sent", txn=txn, value=value, offset=None, outcome=Outcome.UNKNOWN, error=result)
 
     def offsets(self, txn: str, group: str, place: Place, offset: int) -> None:
-        """The transaction shall commit an offset of a group."""
+        """Record that the transaction is about to commit an offset of a group (TxnOffsetCommit)."""
         self.note("offsets", txn=txn, group=group, place=place, offset=offset)
 
     def end(self, txn: str, *, commit: bool) -> None:
@@ -142,35 +143,35 @@ class Recorder:
     # -- readers --------------------------------------------------------------------------------------------------
 
     def assigned(self, reader: str, place: Place, offset: int) -> None:
-        """The reader goes on from here."""
+        """Record that the reader begins to read at this offset."""
         self.note("assigned", reader=reader, place=place, offset=offset)
 
     def read(self, reader: str, place: Place, records: Sequence[tuple[int, str]], txn: str | None = None) -> None:
         self.note("read", reader=reader, place=place, records=records, txn=txn)
 
     def final(self, reader: str) -> None:
-        """This reader has read every partition from the start to the end, after all else was over."""
+        """Record that this reader has read every partition completely, after all other clients had ended."""
         self.note("final", reader=reader)
 
     def log_end(self, place: Place, last_stable: int, high_watermark: int) -> None:
-        """What the broker says when all is over."""
+        """Record the offsets of a partition after all clients have ended."""
         self.note("log_end", place=place, last_stable=last_stable, high_watermark=high_watermark)
 
     def delete(self, place: Place, offset: int) -> None:
-        """All records below this offset shall be deleted (DeleteRecords): from here on they may be missing."""
+        """Record that DeleteRecords below this offset is requested: the records may be missing from now on."""
         self.note("delete", place=place, offset=offset)
 
     def deleted(self, place: Place, offset: int) -> None:
-        """The broker answered that the log starts here: what is asked for from now on has no record below it."""
+        """Record that DeleteRecords has confirmed this log start: later reads must return no record below it."""
         self.note("deleted", place=place, offset=offset)
 
     def committed(self, group: str, place: Place, offset: int) -> None:
-        """A group's committed offset when all is over; -1 for none."""
+        """Record the committed offset of a group after all clients have ended; -1 if it has none."""
         self.note("committed", group=group, place=place, offset=offset)
 
 
 def read_events(path: str | os.PathLike[str]) -> list[Event]:
-    """The events of a file; a last line that was cut by a kill does not count."""
+    """Return the events in a file. Ignore an incomplete last line, whose process was killed."""
     with open(path, encoding="utf-8") as file:
         lines = file.read().split("\n")
     return [json.loads(line) for line in lines[:-1]]
@@ -181,7 +182,7 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
 
 @dataclass(slots=True)
 class Producer:
-    """One life of a producer."""
+    """One instance of a producer."""
 
     name: str
     transactional_id: str
@@ -215,7 +216,7 @@ class Transaction:
 
     @property
     def fate(self) -> str:
-        """What its producer was told of it, for a person."""
+        """Return the outcome that the producer knows, as a text for people."""
         if self.is_committed or self.is_aborted:
             return "committed" if self.is_committed else "aborted"
         return "left open" if self.asked is None else f"{'commit' if self.asked else 'abort'} unknown"
@@ -225,13 +226,13 @@ class Read(NamedTuple):
     t: float
     offset: int
     value: str
-    #: the log started at least here when the records were asked for, as a broker had answered to DeleteRecords
+    #: the log start that DeleteRecords had confirmed before the read was requested
     log_start: int = 0
 
 
 @dataclass(slots=True)
 class Stretch:
-    """What a reader was given of a partition since it was put at an offset."""
+    """The records of a partition that a reader got from one assignment to the next one."""
 
     reader: str
     place: Place
@@ -247,28 +248,28 @@ class Offsets(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """Events in order, put together."""
+    """The events of all recorders by what they are about, each in the order of time."""
 
     producers: dict[str, Producer] = field(default_factory=dict)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     sends: dict[str, Send] = field(default_factory=dict)
     stretches: list[Stretch] = field(default_factory=list)
-    #: what was read inside transactions: by whom, and the value
+    #: the reads inside transactions: name of the transaction and value
     read_within: list[tuple[str, str]] = field(default_factory=list)
     final_reader: str = ""
     log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
     offsets: dict[tuple[str, Place], list[Offsets]] = field(default_factory=lambda: defaultdict(list))
     committed: dict[tuple[str, Place], int] = field(default_factory=dict)
-    #: by partition: the highest offset below which records were to be deleted
+    #: by partition: the highest offset for which DeleteRecords was requested
     delete_before: dict[Place, int] = field(default_factory=dict)
-    #: by partition: the highest log start that was the answer
+    #: by partition: the highest log start that DeleteRecords has confirmed
     log_starts: dict[Place, int] = field(default_factory=dict)
-    #: the stretch that a reader is in
+    #: by reader and partition: the stretch of the current assignment
     _current: dict[tuple[str, Place], Stretch] = field(default_factory=dict)
 
     @staticmethod
     def of(*parts: Iterable[Event]) -> History:
-        """A history of the events of one or several recorders."""
+        """Return the history of the events of one or several recorders."""
         history = History()
         for event in sorted(itertools.chain(*parts), key=lambda each: each["t"]):
             if "place" in event:
@@ -347,8 +348,8 @@ class History:
 
 
 def check(history: History) -> Anomalies:
-    """Every anomaly by name, each with a line for a person; empty when the broker kept its word."""
-    assert history.final_reader, "nothing is proven before everything was read"
+    """Return the anomalies: by name, one line of text for each. Empty if there are none."""
+    assert history.final_reader, "the history has no final reader, which reads all records at the end"
     return _Checker(history).run()
 
 
@@ -356,7 +357,7 @@ class _Checker:
     def __init__(self, history: History) -> None:
         self._history = history
         self._found: Anomalies = defaultdict(list)
-        #: the log as the final reader saw it: by partition, offset and value in order
+        #: what the final reader read: by partition, the offsets and values in order
         self._final: dict[Place, list[tuple[int, str]]] = defaultdict(list)
         for stretch in history.stretches:
             if stretch.reader == history.final_reader:
@@ -364,7 +365,7 @@ class _Checker:
         for records in self._final.values():
             records.sort()
         self._offset_of = {value: offset for records in self._final.values() for offset, value in records}
-        self._read_by_anybody = {read.value for stretch in history.stretches for read in stretch.reads}
+        self._read_values = {read.value for stretch in history.stretches for read in stretch.reads}
         #: the offset of every value that was read or acknowledged
         self._known_offset = {read.value: read.offset for stretch in history.stretches for read in stretch.reads}
         for send in history.sends.values():
@@ -372,7 +373,7 @@ class _Checker:
                 self._known_offset.setdefault(send.value, send.offset)
 
     def run(self) -> Anomalies:
-        """Return the anomalies by name; those that are the cause of others first."""
+        """Return the anomalies by name. An anomaly that can cause others is before them."""
         for place, (last_stable, high_watermark) in self._history.log_ends.items():
             if last_stable != high_watermark:
                 self._say("hanging-transaction", f"{place}: committed to {last_stable} of {high_watermark}")
@@ -394,7 +395,7 @@ class _Checker:
         return any(send.value in self._offset_of for send in txn.sends)
 
     def _may_be_deleted(self, send: Send) -> bool:
-        """Return whether DeleteRecords may be the reason why a record is not there."""
+        """Return whether a record may be missing because of DeleteRecords."""
         before = self._history.delete_before.get(send.place, 0)
         return self._known_offset.get(send.value, -1 if before else 0) < before
 
@@ -434,7 +435,7 @@ class _Checker:
     def _check_presence(self) -> None:
         end = {place: records[-1][0] for place, records in self._final.items() if records}
         for txn in self._history.transactions.values():
-            read = [send for send in txn.sends if send.value in self._read_by_anybody]
+            read = [send for send in txn.sends if send.value in self._read_values]
             if not txn.is_committed and not read:
                 continue
             missing = [
@@ -444,9 +445,9 @@ class _Checker:
             ]  # fmt: skip
             if missing and read:
                 there = len(txn.sends) - len(missing)
-                self._say("torn-transaction", f"{txn.name}: {there} of {len(txn.sends)} are there")
+                self._say("torn-transaction", f"{txn.name}: {there} of {len(txn.sends)} are present")
             for send in missing:
-                if txn.is_committed or send.value in self._read_by_anybody:
+                if txn.is_committed or send.value in self._read_values:
                     is_behind = (send.offset if send.offset is not None else -1) > end.get(send.place, -1)
                     name = "unseen" if is_behind else "lost-write"
                     self._say(name, f"{send.place} {send.value} of {txn.name}: was at offset {send.offset}")
@@ -460,13 +461,13 @@ class _Checker:
             )
             visible = [each for each in by_age if each.txn.is_committed or self._is_visible(each.txn)]
             expected = visible[-1].offset if visible else -1
-            # Nothing shows whether a transaction was committed if its answer was lost and its records were deleted.
+            # If the reply to a commit was lost and the records were deleted, the outcome cannot be known.
             unknown = {
                 each.offset for each in by_age
                 if not each.txn.is_aborted and any(self._may_be_deleted(send) for send in each.txn.sends)
             }  # fmt: skip
             if committed != expected and committed not in unknown:
-                last = visible[-1].txn.name if visible else "nobody"
+                last = visible[-1].txn.name if visible else "no transaction"
                 self._say("torn-offsets", f"{key[0]} {key[1]}: {committed}, but {last} committed {expected}")
 
     def _check_send_order(self) -> None:
@@ -477,7 +478,7 @@ class _Checker:
             key = send.txn.producer, send.place
             before = last.get(key)
             if before is not None and self._offset_of[send.value] < self._offset_of[before.value]:
-                self._say("nonmonotonic-send", f"{send.place} {send.value} stands before {before.value}")
+                self._say("nonmonotonic-send", f"{send.place} {send.value} is before {before.value}")
             last[key] = send
 
     def _check_read_order(self) -> None:
@@ -514,7 +515,7 @@ class _Checker:
             transactions[txn.producer].append(txn)
         for producers in by_id.values():
             for old, new in itertools.permutations(producers, 2):
-                # Two that initialized at the same time may have come in either order.
+                # If both were initialized at the same time, either of them may have fenced the other.
                 if old.initialized_at < new.init_at and new.initialized_at < inf:
                     self._check_zombie(old, new, transactions)
 
@@ -531,7 +532,7 @@ class _Checker:
                 self._say("zombie-commit", f"{txn.name} was committed after {new.name} had fenced it")
             for send in txn.sends:
                 if self._offset_of.get(send.value, -1) > first.get(send.place, inf):
-                    self._say("zombie-write", f"{send.place} {send.value} stands behind a record of {new.name}")
+                    self._say("zombie-write", f"{send.place} {send.value} is after a record of {new.name}")
 
     def _check_cycles(self) -> None:
         edges: dict[str, set[str]] = defaultdict(set)

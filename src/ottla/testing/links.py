@@ -1,19 +1,19 @@
 """The connections between the members of a cluster, which a test can cut: brokers, ZooKeeper and clients.
 
     with Links({1: "127.0.0.1:9092", "zookeeper": "127.0.0.1:2181"}, member_of=lambda address: "clients") as links:
-        links.addresses[1]              # to be dialled instead of 127.0.0.1:9092
+        links.addresses[1]              # clients connect to it instead of 127.0.0.1:9092
         links.cut("clients", 1)
         links.heal()
 
 Every member that accepts connections has a proxy. A cut holds back all bytes between two members, in one direction or
-in both. As in a real network nobody learns of it: connections stay open, and new ones are accepted but carry nothing.
-A connection that is closed on one side ends on the other side after the cut. When the cut ends, the bytes that were
-held back arrive, as TCP repeats them.
+in both. As in a real network no member gets an error: connections stay open, and new ones are accepted but carry
+nothing. A connection that is closed on one side ends on the other side after the cut. When the cut ends, the bytes that
+were held back arrive, because TCP sends them again.
 
-A proxy does not listen while its member does not. So a member whose process has ended refuses connections.
+A proxy listens only while its member listens, so that connections to a member that has ended are refused.
 
-``ProcessMembers`` finds the member behind a connection by the process that has opened it. Unlike rules of a firewall
-this needs no special rights.
+``ProcessMembers`` finds the member that opened a connection by its process. This needs no special rights, which the
+rules of a firewall would.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ottla.env.connections import ConnectionServer
 from ottla.testing.loop_thread import START_S_MAX, LoopThread, dial
 from ottla.testing.process import reserve_port
 
-#: a broker by its id, or one of the two names
+#: the id of a broker, ZOOKEEPER or CLIENTS
 Member = int | str
 ZOOKEEPER = "zookeeper"
 #: every process that is no member of the cluster
@@ -68,7 +68,7 @@ class Links(LoopThread):
         self._set_cuts(frozenset())
 
     def _set_cuts(self, cuts: frozenset[tuple[Member, Member]]) -> None:
-        """Return when the proxies obey the cuts."""
+        """Replace the cuts. Return when the proxies apply them."""
 
         async def apply() -> None:
             self._cuts = cuts
@@ -106,7 +106,7 @@ class Links(LoopThread):
         await asyncio.gather(*proxies, return_exceptions=True)
 
     async def _serve_member(self, member: Member, ready: asyncio.Event) -> None:
-        """Listen while the member does, in turns."""
+        """Listen while the member listens. While it does not, try to connect to it until it does."""
         host, _, port = self.addresses[member].rpartition(":")
         while True:
             is_down = asyncio.Event()
@@ -130,7 +130,7 @@ class Links(LoopThread):
     async def _link(
         self, member: Member, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_down: asyncio.Event
     ) -> None:
-        """Connect a dialer with the member, until both have closed the connection."""
+        """Connect a client of the proxy with the member, until both have closed the connection."""
         dialer = self._member_of(writer.get_extra_info("peername")[:2])
         dialled = await dial(self._targets[member])
         if dialled is None:
@@ -153,7 +153,7 @@ class Links(LoopThread):
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: Member, receiver: Member
     ) -> None:
-        """Pass bytes on until the sender closes the connection. The end passes a cut no earlier than bytes."""
+        """Pass bytes on until the sender closes the connection. A cut also holds back the end of the connection."""
         is_open = True
         while is_open:
             chunk = b""
@@ -172,7 +172,7 @@ class Links(LoopThread):
 
 
 class ProcessMembers:
-    """Finds the process of this machine that has opened a connection, as Linux tells its owner in /proc."""
+    """Finds the member that has opened a connection, by the sockets of its process in Linux's /proc."""
 
     def __init__(self, pids: Callable[[], Mapping[int, Member]]) -> None:
         """``pids`` returns the members by their current process ids. All other processes are clients."""

@@ -1,4 +1,4 @@
-"""What the proxies of tests share: an event loop in a thread of its own, and a connection that may be refused."""
+"""An event loop in a thread, and outgoing connections: shared by the proxies of tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     async def serve(self) -> None:
-        """Serve between ``started`` and the end of ``closed``, then end everything."""
+        """Listen, call ``started``, serve until ``closed`` returns, then close all connections."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -33,7 +33,7 @@ class LoopThread:
         self._ready.set()
 
     async def closed(self) -> None:
-        """Return when the object is to be closed."""
+        """Return after ``close`` was called."""
         await self._closing.wait()
 
     def close(self) -> None:

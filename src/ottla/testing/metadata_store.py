@@ -5,7 +5,7 @@ repeatable: the same loop, the same ``random.Random`` and the same calls give th
 
     ensemble = SimulatedEnsemble(loop, rng)
     store = ensemble.connect("broker-1")     a MetadataStore with an established session
-    ensemble.cut("broker-1")                 no message passes in either direction; nobody is informed
+    ensemble.cut("broker-1")                 no message passes in either direction; no side gets an error
     ensemble.heal("broker-1")                messages pass again; the client connects again
     ensemble.break_connection("broker-1")    the connection is closed; the client notices at once and connects again
     ensemble.lose_answer("broker-1", applied=True)    the next multi is applied or not, and its answer is lost

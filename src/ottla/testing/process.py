@@ -1,4 +1,4 @@
-"""A broker process of one's own: a free port, a directory that goes away, up in well under a second."""
+"""A broker process for a test, on a free port and in a directory that is removed at the end."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from typing import Self
 _START_S_MAX = 60.0
 _STOP_S_MAX = 60.0
 
-#: a test's broker does not wait for members that will not come, and keeps records with a timestamp of years ago: with
-#: Kafka's default they would be deleted five minutes after its start, in the middle of a long session
+#: The broker does not wait for further members of a new group. It does not delete old records either: with Kafka's
+#: default, records with a timestamp of years ago would be deleted five minutes after its start, during the tests.
 TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "log.retention.check.interval.ms": "86400000"}
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, or ended by itself; the text has what it wrote to stderr."""
+    """The broker did not start or did not stop. The text contains its standard error."""
 
 
 class BrokerProcess:
-    """A running ``ottla broker``. Ends with the block, with ``stop``, and with the process that started it."""
+    """A running ``ottla broker``. It stops with the ``with`` block, and with the process that started it."""
 
     def __init__(
-        self, data: str, settings: Mapping[str, str], *, owns_data: bool, address: str | None = None,
+        self,
+        data: str,
+        settings: Mapping[str, str],
+        *,
+        owns_data: bool,
+        address: str | None = None,
         prefix: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """``address`` is the one to listen on, None for a free port of 127.0.0.1.
+    ) -> None:
+        """``address`` is the address of the listener; None stands for a free port of 127.0.0.1.
 
         ``prefix`` are words before the command, such as ``ip netns exec NAME``. The program that they name must replace
         itself by the broker.
@@ -56,7 +61,7 @@ class BrokerProcess:
 
     @classmethod
     def start(cls, data: str | os.PathLike[str] | None = None, settings: Mapping[str, str] | None = None) -> Self:
-        """Start a broker; without ``data`` in a new directory that is removed at the end."""
+        """Start a broker. Without ``data`` it gets a new directory, which is removed at the end. Raise BrokerFailed."""
         owns_data = data is None
         directory = tempfile.mkdtemp(prefix="ottla-") if data is None else os.fspath(data)
         broker = cls(directory, settings or {}, owns_data=owns_data)
@@ -70,7 +75,7 @@ class BrokerProcess:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def launch(self) -> None:
-        """Start the process, or start it again on the same data and port."""
+        """Start the process, or start it again with the same data and port. Raise BrokerFailed."""
         assert self._process is None, "the broker is running"
         overrides = [f"-X{name}={value}" for name, value in {**TEST_SETTINGS, **self.settings}.items()]
         command = [
@@ -108,19 +113,19 @@ class BrokerProcess:
         raise BrokerFailed(f"the broker did not start (exit code {code}): {self.errors().strip()}")
 
     def stop(self) -> int:
-        """Clean stop; the exit code."""
+        """Stop the broker cleanly (SIGTERM). Return its exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """kill -9: no chance to say goodbye."""
+        """Kill the broker (SIGKILL). Return its exit code."""
         return self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP: the process does nothing until ``resume``, and its connections stay open."""
+        """Pause the broker (SIGSTOP) until ``resume``. Its connections stay open."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT, also if the process is not paused or does not run."""
+        """Let the broker continue (SIGCONT). Do nothing if it does not run."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -151,7 +156,7 @@ class BrokerProcess:
                 pipe.close()
 
     def close(self) -> None:
-        """Stop the broker and remove what was made for it."""
+        """Stop the broker, and remove its directory if ``start`` has created it."""
         try:
             self.stop()
         finally:
@@ -173,7 +178,7 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """For ``bootstrap.servers``."""
+        """Return the address of the broker, for ``bootstrap.servers``."""
         return f"{self._host}:{self._port}"
 
     @property
@@ -196,7 +201,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def errors(self) -> str:
-        """What the broker has logged so far."""
+        """Return the standard error of the broker, which is its log."""
         self._stderr.seek(0)
         return self._stderr.read()
 
@@ -204,8 +209,8 @@ class BrokerProcess:
 def reserve_port() -> socket.socket:
     """Return a socket that is bound to a free port and does not listen.
 
-    While it is open the operating system gives the port to nobody who asks for any port, also while the broker is down.
-    The broker can still bind it, because both sockets have SO_REUSEADDR and only one of them listens.
+    While it is open, the operating system gives the port to no process that asks for any free port, also while the
+    broker does not run. The broker can bind it, because both sockets have SO_REUSEADDR and only one of them listens.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,22 +1,22 @@
-"""A bad network between clients and a broker: requests that come late, twice or never, answers that get lost.
+"""A faulty network between clients and a broker: requests that arrive late, twice or never, and lost replies.
 
     with FaultProxy(seed=1) as proxy:
         broker = BrokerProcess.start(settings={"advertised.listeners": f"PLAINTEXT://{proxy.address}"})
         proxy.target = broker.bootstrap
         proxy.faults = Faults(apis={END_TXN}, rate=0.2)
 
-Clients dial the proxy, which dials the broker once for each of them. It knows frames: a fault happens to a whole
-request of a chosen API, never to bytes in the middle. What it does is what a network and a client that gives up can
-do together, so the broker has to bear it:
+Clients connect to the proxy, which opens a connection to the broker for each of them. A fault concerns a whole request
+of a chosen API. Each fault is one that a network and a client with a timeout can cause, so that the broker must handle
+it:
 
-    DELAY           the request, and all behind it on its connection, waits
-    DUPLICATE       the request arrives twice on its connection, the second time at once or after later ones
-    LOSE_REQUEST    the connection ends, the request never arrives
-    LOSE_ANSWER     the request arrives, then the connection ends without its answer
-    ARRIVE_LATE     the client's connection ends at once; the request arrives a while later, when the client may
-                    have asked again on a new connection, and gone on
+    DELAY           the request, and all later ones on its connection, are delayed
+    DUPLICATE       the request arrives twice on its connection, the second time at once or after later requests
+    LOSE_REQUEST    the connection is closed, and the request never arrives
+    LOSE_ANSWER     the request arrives, and the connection is closed before its reply
+    ARRIVE_LATE     the connection of the client is closed at once. The request arrives later; the client may have
+                    repeated it on a new connection by then, and sent further ones
 
-Draws come from the seed; which request meets which draw depends on how the clients run.
+The seed determines the sequence of faults. Which request gets which fault depends on the timing of the clients.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ADD_PARTITIONS_TO_TXN = 24
 ADD_OFFSETS_TO_TXN = 25
 END_TXN = 26
 TXN_OFFSET_COMMIT = 28
-#: everything that a transactional producer asks for
+#: the requests of a transactional producer
 TRANSACTIONAL_APIS = frozenset(
     {PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT}
 )
@@ -51,7 +51,7 @@ TRANSACTIONAL_APIS = frozenset(
 _SIZE = Struct(">i")
 _FRAME_BYTES_MAX = 100 << 20
 _LINGER_S = 0.2
-_GONE = (ConnectionError, asyncio.IncompleteReadError, OSError)
+_DISCONNECTED = (ConnectionError, asyncio.IncompleteReadError, OSError)
 
 
 class Fault(Enum):
@@ -64,16 +64,16 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What may happen to whom."""
+    """Which faults may happen to which requests."""
 
     apis: Collection[int] = TRANSACTIONAL_APIS
-    #: the part of their requests that something happens to
+    #: the part of the requests that get a fault
     rate: float = 0.1
     kinds: tuple[Fault, ...] = tuple(Fault)
-    #: what never happens to these
+    #: faults that never happen to requests of these APIs
     spared: Collection[tuple[Fault, int]] = ()
     delay_s_max: float = 0.5
-    #: only clients whose id begins so
+    #: only requests of clients whose id begins with this
     client_prefix: str = ""
 
 
@@ -85,17 +85,17 @@ class Happened(NamedTuple):
 
 
 class FaultProxy(LoopThread):
-    """Listens on a port of its own, in a thread of its own, until it is closed."""
+    """Listens on a port, in a thread, until it is closed."""
 
     def __init__(self, target: str = "", *, seed: int = 0, port: int = 0) -> None:
         super().__init__("fault proxy")
-        #: the broker; may be set later, and changed
+        #: the address of the broker; may be changed at any time
         self.target = target
-        #: None: everything passes
+        #: None if there are no faults
         self.faults: Faults | None = None
-        #: every fault so far
+        #: all faults that have happened
         self.happened: list[Happened] = []
-        #: requests that are still to arrive, late or once more
+        #: the number of late or duplicate requests that have not arrived yet
         self.under_way = 0
         self.address = ""
         self.rng = random.Random(seed)
@@ -110,7 +110,7 @@ class FaultProxy(LoopThread):
         await server.close()
 
     def draw(self, api_key: int, client_id: str) -> Fault | None:
-        """What happens to this request."""
+        """Return the fault for a request; None if it has none."""
         faults = self.faults
         if faults is None or api_key not in faults.apis or not client_id.startswith(faults.client_prefix):
             return None
@@ -127,7 +127,7 @@ class FaultProxy(LoopThread):
 
 
 class _Cut(Exception):
-    """Both sides of a connection end here."""
+    """Both connections, that of the client and that to the broker, must be closed."""
 
 
 class _Link:
@@ -139,10 +139,10 @@ class _Link:
         self._client = writer
         self._broker_reader: asyncio.StreamReader
         self._broker: asyncio.StreamWriter
-        #: by correlation id whether its next answers are kept from the client; nothing noted: none is
-        self._swallowed: dict[int, list[bool]] = {}
+        #: for the correlation id of each duplicate request: whether each of its replies is dropped
+        self._dropped: dict[int, list[bool]] = {}
         self._cut_at_answer: set[int] = set()
-        self._client_is_gone = False
+        self._client_is_closed = False
         self._repeats: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -151,8 +151,8 @@ class _Link:
             self._client.close()
             return
         self._broker_reader, self._broker = dialled
-        requests = asyncio.ensure_future(_until_gone(self._pass_requests()))
-        answers = asyncio.ensure_future(_until_gone(self._pass_answers()))
+        requests = asyncio.ensure_future(_until_disconnected(self._pass_requests()))
+        answers = asyncio.ensure_future(_until_disconnected(self._pass_answers()))
         try:
             await asyncio.wait((requests, answers), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -166,7 +166,7 @@ class _Link:
                 async with asyncio.timeout(_LINGER_S):
                     await self._broker.wait_closed()
             finally:
-                # A broker that stands still does not take what was sent to it.
+                # A paused broker does not read what was sent to it.
                 self._broker.transport.abort()
 
     async def _pass_requests(self) -> None:
@@ -188,22 +188,22 @@ class _Link:
                 self._repeat(frame, correlation_id)
 
     async def _arrive_late(self, frame: bytes) -> None:
-        """The client is gone when the request reaches the broker, and nobody waits for the answer."""
+        """Close the connection of the client, send the request to the broker later, and drop the reply."""
         delay_s = self._proxy.draw_delay_s()
-        self._client_is_gone = True
+        self._client_is_closed = True
         self._client.close()
         self._proxy.under_way += 1
         try:
             await asyncio.sleep(delay_s)
             await self._send(frame)
-            # The connection outlives the request for a while: a broker may forget those of one that has ended.
+            # Close the connection later, because a broker may drop the requests of a closed connection.
             await asyncio.sleep(_LINGER_S)
         finally:
             self._proxy.under_way -= 1
         raise _Cut
 
     def _repeat(self, frame: bytes, correlation_id: int) -> None:
-        self._swallowed[correlation_id] = [False, True]
+        self._dropped[correlation_id] = [False, True]
         delay_s = 0.0 if self._proxy.rng.random() < 0.5 else self._proxy.draw_delay_s()
 
         async def send_again() -> None:
@@ -211,8 +211,8 @@ class _Link:
             try:
                 await asyncio.sleep(delay_s)
                 await self._send(frame)
-            except _GONE:
-                pass  # the connection ended before the time of this request came
+            except _DISCONNECTED:
+                pass  # the connection was closed before the duplicate was due
             finally:
                 self._proxy.under_way -= 1
 
@@ -230,8 +230,8 @@ class _Link:
             (correlation_id,) = _SIZE.unpack_from(frame)
             if correlation_id in self._cut_at_answer:
                 raise _Cut
-            fates = self._swallowed.get(correlation_id)
-            if self._client_is_gone or (fates and fates.pop(0)):
+            is_dropped = self._dropped.get(correlation_id)
+            if self._client_is_closed or (is_dropped and is_dropped.pop(0)):
                 continue
             self._client.write(_SIZE.pack(len(frame)) + frame)
             await self._client.drain()
@@ -244,6 +244,6 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-async def _until_gone(work: Coroutine[Any, Any, None]) -> None:
-    with suppress(_Cut, *_GONE):
+async def _until_disconnected(work: Coroutine[Any, Any, None]) -> None:
+    with suppress(_Cut, *_DISCONNECTED):
         await work

@@ -1,4 +1,4 @@
-"""The pytest plugin: ``ottla_broker`` for a session, ``fresh_ottla_broker`` for one test, a factory."""
+"""The pytest plugin: fixtures with a broker for a session, a broker or several for one test, and a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StartBroker = Callable[..., "BrokerProcess"]
 
 @pytest.fixture(scope="session")
 def ottla_broker() -> Iterator[BrokerProcess]:
-    """A running broker, shared by the whole session. Use topic names of your own."""
+    """A running broker, which all tests of the session share: each test must use other names of topics."""
     from ottla.testing.process import BrokerProcess
 
     with BrokerProcess.start() as broker:
@@ -26,7 +26,7 @@ def ottla_broker() -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def fresh_ottla_broker() -> Iterator[BrokerProcess]:
-    """A running broker with nothing in it, for this test alone."""
+    """A running broker without topics, for one test."""
     from ottla.testing.process import BrokerProcess
 
     with BrokerProcess.start() as broker:
@@ -49,7 +49,7 @@ def ottla_cluster() -> Iterator[ClusterProcess]:
 
 @pytest.fixture
 def start_ottla_broker() -> Iterator[StartBroker]:
-    """Starts as many brokers as the test asks for: ``start_ottla_broker(data=None, settings=None)``."""
+    """A function that starts a broker, which is stopped after the test: ``start(data=None, settings=None)``."""
     from ottla.testing.process import BrokerProcess
 
     started: list[BrokerProcess] = []

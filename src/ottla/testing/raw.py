@@ -3,8 +3,8 @@
     with RawClient(broker.bootstrap) as client:
         answer = client.ask(MetadataRequest(topics=None), 12)
 
-Other clients negotiate versions and retry. This one does not, so that a test sees what the broker did. ``send_frame``
-and ``send_bytes`` send also bytes that are not a valid request.
+Other clients negotiate versions and retry. This one does not, so that a test sees each reply of the broker.
+``send_frame`` and ``send_bytes`` also send bytes that are not a valid request.
 """
 
 from __future__ import annotations

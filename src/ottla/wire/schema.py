@@ -1,4 +1,4 @@
-"""What message classes are made of.
+"""The declarations of message classes: their fields, and the versions of each field.
 
 A class under `ottla.wire.messages` covers every version of one Kafka struct. It declares each field once:
 
@@ -69,7 +69,7 @@ class Field(NamedTuple):
 
 
 class _Declaration(tuple[Any, ...]):
-    """What a class body says of a field: the members of Field after the name."""
+    """The arguments of `field` in a class body: the members of Field after the name."""
 
     __slots__ = ()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.user import command
+from ottla.cli.main import main
 from ottla.security import password_hashes
 from ottla.security.errors import SecurityConfigError
 from ottla.security.password_hashes import PasswordHash, UsersFile, hash_password, parse_users, user_line
@@ -117,7 +117,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_writes_lines_that_can_be_used(tmp_path: Path) -> None:
     path = tmp_path / "users"
     for name, password in (("ann", "old"), ("bob", "b"), ("ann", "new")):
-        result = CliRunner().invoke(command, ["hash", name, "--file", str(path)], input=f"{password}\n")
+        result = CliRunner().invoke(main, ["user", "hash", name, "--file", str(path)], input=f"{password}\n")
         assert (result.exit_code, result.output) == (0, "")
     assert path.stat().st_mode & 0o777 == 0o600
     users = UsersFile(str(path)).users
@@ -127,8 +127,8 @@ def test_command_writes_lines_that_can_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("cheap")
 def test_command_prints_a_line_and_refuses_a_name_with_a_colon() -> None:
-    result = CliRunner().invoke(command, ["hash", "ann"], input="s3cret\n")
+    result = CliRunner().invoke(main, ["user", "hash", "ann"], input="s3cret\n")
     assert parse_users("out", result.output)["ann"].is_password(b"s3cret")
-    result = CliRunner().invoke(command, ["hash", "a:b"], input="s3cret\n")
+    result = CliRunner().invoke(main, ["user", "hash", "a:b"], input="s3cret\n")
     assert result.exit_code == 1
     assert "s3cret" not in result.output

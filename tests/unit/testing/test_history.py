@@ -346,7 +346,7 @@ def test_what_is_planted_is_found_and_nothing_else(names: str, planted: Callable
 
 def test_every_anomaly_that_the_checker_knows_is_planted_alone() -> None:
     text = Path(check.__code__.co_filename).read_text()
-    documented = text.split("may never be seen:\n\n")[1].split("\n\n")[0]
+    documented = text.split("finds these anomalies:\n\n")[1].split("\n\n")[0]
     assert {line.split()[0] for line in documented.splitlines()} == {names for names, _ in PLANTED if " " not in names}
 
 

@@ -30,7 +30,7 @@ _CORRELATION_ID_MAX: Final = 0x7FFFFFFF
 
 
 class Sent(NamedTuple):
-    """A request that was sent, as far as it is needed to read the reply."""
+    """The fields of a request that are needed to read its reply."""
 
     correlation_id: int
     api_key: int
@@ -82,8 +82,10 @@ def body_position(reply: Buffer, sent: Sent) -> int:
 
 
 def decode_reply(reply: bytes | memoryview, sent: Sent) -> Any:
-    """Return the message in a reply."""
-    message, _ = decode(response_class(sent.api_key), sent.version, reply, body_position(reply, sent))
+    """Return the message in a reply. Raise WireError if bytes follow it: then the broker has another schema for it."""
+    message, end = decode(response_class(sent.api_key), sent.version, reply, body_position(reply, sent))
+    if end != len(reply):
+        raise WireError(f"{len(reply) - end} bytes follow the message in the reply")
     return message
 
 

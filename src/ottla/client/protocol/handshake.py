@@ -22,7 +22,7 @@ from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResp
 
 #: the first version with the features of the cluster
 _API_VERSIONS: Final = 3
-#: version 0 is followed by tokens without Kafka's frames
+#: after version 0 the tokens are sent without Kafka's frames
 SASL_HANDSHAKE_VERSION: Final = 1
 _CODE: Final = Struct(">h")
 
@@ -44,7 +44,7 @@ class NextToken(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What a broker says about itself in reply to ApiVersions."""
+    """The content of a reply to ApiVersions."""
 
     error_code: int
     #: lowest and highest version of each API
@@ -96,7 +96,7 @@ def log_in(mechanism: str, version: int) -> Generator[Ask | NextToken, Any, floa
     from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
     from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 
-    # The first token comes before the handshake: the issuer of a token may take time that the broker would count.
+    # Get the first token before the handshake: its issuer may be slow, and the broker limits the time of a login.
     token = yield NextToken(None)
     ask = Ask(SaslHandshakeRequest(mechanism=mechanism), SASL_HANDSHAKE_VERSION)
     answer = ask.decode((yield ask))

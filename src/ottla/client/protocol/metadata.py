@@ -1,7 +1,7 @@
-"""What the brokers of a cluster have said: their addresses, topics, leaders and coordinators.
+"""What a client knows about its cluster from replies: addresses of brokers, topics, leaders and coordinators.
 
-The answers of brokers change this knowledge, and so do their errors: a broker that contradicts it, or that does not
-answer, makes the client ask again.
+Errors remove what they contradict: after an error such as NOT_LEADER_OR_FOLLOWER, or without an answer, the client asks
+for the metadata again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class KnownCluster:
         self.leaders: dict[TopicPartition, Leader] = {}
         self._controller_id = -1
         self._coordinators: dict[tuple[CoordinatorType, str], Node] = {}
-        #: the address of a leader that may be deposed: the last one that is asked for metadata
+        #: the address of a broker that may not be the leader any more: it is asked for metadata after all others
         self._distrusted: Address | None = None
         #: when brokers did not answer, by address; an answer to a new connection removes the entry
         self._failed_at: dict[Address, float] = {}
@@ -155,7 +155,7 @@ class KnownCluster:
         return found
 
     def forget(self, topic: str) -> None:
-        """Forget a topic, because a broker contradicts what is known about it."""
+        """Forget a topic, because the reply of a broker contradicts its metadata."""
         known = self.topics.pop(topic, None)
         for number in range(known.partitions if known is not None else 0):
             self.leaders.pop(TopicPartition(topic, number), None)
@@ -163,7 +163,7 @@ class KnownCluster:
     def distrust_leader(self, tp: TopicPartition) -> None:
         """Forget the topic of a partition, and ask other brokers than its leader first.
 
-        A leader that was deposed while it had no contact with the cluster would name itself.
+        A former leader that has lost contact with the cluster would name itself.
         """
         leader = self.leaders.get(tp)
         if leader is not None:

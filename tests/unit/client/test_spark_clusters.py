@@ -13,11 +13,11 @@ pytest.importorskip("pyarrow", reason="pyarrow is missing: pip install '.[spark]
 
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch
-from ottla.spark import worker_clusters
+from ottla.spark import clusters
+from ottla.spark.clusters import close_kept, lend_cluster
 from ottla.spark.offsets import DataLost, OffsetRange
 from ottla.spark.options import Connection, ReadOptions
 from ottla.spark.reading import Task, read_tasks
-from ottla.spark.worker_clusters import close_kept, lend_cluster
 from ottla.wire.messages.fetch import FetchRequest
 
 CONNECTION = Connection(bootstrap="fake:9001", properties={}, client_id="c", timeout_s=30.0)
@@ -91,7 +91,7 @@ def test_client_is_used_neither_after_a_pause_nor_with_other_options_nor_after_a
         child.setattr(os, "getpid", lambda: -1)
         with lend_cluster(CONNECTION, 30.0) as forked:
             assert forked is not first
-    worker_clusters._kept.clear()
+    clusters._kept.clear()
     with lend_cluster(CONNECTION, 30.0) as first:
         pass
     clock[0] += 61
@@ -103,4 +103,4 @@ def test_worker_keeps_few_clients() -> None:
     for timeout_s in range(1, 9):
         with lend_cluster(CONNECTION, float(timeout_s)):
             pass
-    assert len(worker_clusters._kept) == 4
+    assert len(clusters._kept) == 4
