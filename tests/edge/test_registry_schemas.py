@@ -343,7 +343,7 @@ def test_types_without_a_counterpart_are_refused() -> None:
     for schema_type, rows, why in (
         ("JSON", decimal, "no type for decimal"),
         ("PROTOBUF", decimal, "numbers of Protobuf's fields"),
-        ("AVRO", pa.struct([("a b", pa.int64())]), "'a b' is no name"),
+        ("AVRO", pa.struct([("a b", pa.int64())]), "'a b' is not the name"),
         ("AVRO", pa.struct([("a", pa.map_(pa.int64(), pa.int64()))]), "no type for map"),
     ):
         with pytest.raises(SchemaRefused, match=why):

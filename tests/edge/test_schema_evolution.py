@@ -64,6 +64,16 @@ def test_commands_of_the_page_print_what_it_shows(addresses: dict[str, str]) -> 
     _check_table_of_readers(rest[-1], addresses["REGISTRY"])
 
 
+def test_reader_names_the_scripts_to_run_first_if_the_topic_does_not_exist(addresses: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCHEMAS / "read.py")],
+        env={**os.environ, **addresses, "TOPIC": "missing"}, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 1
+    expected = "topic missing does not exist; run curl.sh, then evolve.sh, then this script again"
+    assert done.stderr.splitlines()[-1] == expected  # after warnings of foreign packages
+
+
 def _without_reasons(text: str) -> str:
     """Return the text without fastavro's reasons, which another release may word in another way."""
     return re.sub(r"cannot be read: .+", "cannot be read", text)

@@ -79,6 +79,15 @@ def test_compatibility_group_separates_major_versions(registry: FakeRegistry) ->
     assert registry.register("a", OTHER, metadata={"properties": {"major": "2"}}).version == 2
 
 
+def test_lenient_policy_lets_a_property_be_added_to_an_open_object(registry: FakeRegistry) -> None:
+    first = '{"type":"object","properties":{"a":{"type":"string"}}}'
+    second = '{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string"}}}'
+    registry.register("a", first, schemaType="JSON")
+    assert code_of(lambda: registry.register("a", second, schemaType="JSON")) == 40901
+    registry.config("a", compatibilityPolicy="LENIENT")
+    assert registry.register("a", second, schemaType="JSON").version == 2
+
+
 @pytest.mark.parametrize("text", ["", "   ", "{", '{"type":"nothing"}', '{"type":"record","name":"A"}'])
 def test_invalid_schema_is_refused(registry: FakeRegistry, text: str) -> None:
     assert code_of(lambda: registry.register("a", text)) == 42201

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from ottla.edge.rest.consumers import Instances
-from ottla.edge.rest.endpoints import NAMES, name_of
 from ottla.edge.rest.errors import describe_error
 from ottla.edge.rest.kafka import Kafka
 from ottla.edge.rest.proxy import Proxy
@@ -41,8 +40,8 @@ def statuses(app_rows: list[Operation], *requests: tuple[str, str]) -> list[int]
 
 
 def test_every_operation_has_a_name_of_its_own() -> None:
-    names = [name_of(row) for row in rows()]
-    assert sorted(names) == sorted(NAMES.values())
+    names = [row.name for row in rows()]
+    assert all(name.startswith(("api.v2.", "api.v3.")) for name in names)
     assert len(set(names)) == len(names)
 
 

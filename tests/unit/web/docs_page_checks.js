@@ -57,7 +57,7 @@ async function main() {
   const [a, b] = form.find("input");
   a.value = "s/1"; b.value = "ü";
   form.find("select")[0].value = "application/json";
-  assert.equal(form.find("textarea")[0].value, JSON.stringify({ size: 0 }, null, 2), "the body has an example");
+  assert.equal(form.find("textarea")[0].value, JSON.stringify({ error_code: 0, message: "" }, null, 2), "the body has an example");
   form.find("textarea")[0].value = "it's";
   await form.fire("submit");
   for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);

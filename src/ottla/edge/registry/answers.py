@@ -10,11 +10,12 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ottla.edge.registry import errors
 from ottla.edge.registry.parsing import Parser
-from ottla.edge.registry.records import Association, Json, SchemaVersion, references_json
+from ottla.edge.registry.records import Association, Json, SchemaVersion, compact_json
 from ottla.edge.registry.requests import NewSchema, parse_number
 from ottla.edge.web.app import HttpError
-from ottla.schemas.schema import SchemaType, UnknownFormat
+from ottla.schemas.schema import UnknownFormat
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 MEDIA_TYPES: Final = (MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json")
@@ -27,15 +28,11 @@ _T = TypeVar("_T")
 
 def answer(request: Request, value: Any, status: int = 200) -> Response:
     """Return a JSON answer in the first media type of the registry that the client accepts."""
-    return _answer_bytes(request, _dump(value), status)
+    return answer_bytes(request, compact_json(value), status)
 
 
-def _answer_bytes(request: Request, body: bytes, status: int = 200) -> Response:
+def answer_bytes(request: Request, body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type=choose_media_type(request.headers.get("accept")))
-
-
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 class Bodies:
@@ -52,19 +49,19 @@ class Bodies:
         known = self._known.get(key)
         if known is not None and known[0] is row:
             self._known.move_to_end(key)
-            return _answer_bytes(request, known[1])
-        body = _dump(self._describe(row))
+            return answer_bytes(request, known[1])
+        body = compact_json(self._describe(row))
         if known is not None:
             self._size_bytes -= len(known[1])
         self._known[key] = (row, body)
         self._size_bytes += len(body)
         while self._size_bytes > _BODIES_BYTES_MAX:
             self._size_bytes -= len(self._known.popitem(last=False)[1][1])
-        return _answer_bytes(request, body)
+        return answer_bytes(request, body)
 
 
 def error_answer(error: HttpError) -> Response:
-    body = json.dumps({"error_code": error.error_code, "message": error.message}, ensure_ascii=False).encode()
+    body = json.dumps(error.as_json(), ensure_ascii=False).encode()
     return Response(body, error.status, error.headers, media_type=MEDIA_TYPE)
 
 
@@ -130,16 +127,7 @@ def registered_json(row: SchemaVersion, sent: NewSchema | None = None, text: str
 
 
 def _content(row: SchemaVersion, text: str | None) -> Json:
-    value: Json = {}
-    if row.schema_type != SchemaType.AVRO:
-        value["schemaType"] = row.schema_type
-    if row.references:
-        value["references"] = references_json(row.references)
-    if row.metadata is not None:
-        value["metadata"] = row.metadata
-    if row.rule_set is not None:
-        value["ruleSet"] = row.rule_set
-    value["schema"] = row.text if text is None else text
+    value = row.members() | {"schema": row.text if text is None else text}
     if row.timestamp_ms >= 0:
         value["ts"] = row.timestamp_ms
     if row.is_deleted:
@@ -188,5 +176,5 @@ def _number(request: Request, name: str, default: int) -> int:
         return default
     number = parse_number(text)
     if number is None:
-        raise HttpError(404, 404, "HTTP 404 Not Found")
+        raise errors.path_not_found()
     return number

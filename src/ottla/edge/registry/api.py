@@ -6,6 +6,7 @@ Every path exists a second time below `/contexts/{context}`: names of subjects a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,8 +17,8 @@ from ottla.edge.registry import changes, compatibility, errors
 from ottla.edge.registry.answers import (
     Bodies,
     answer,
+    answer_bytes,
     association_json,
-    choose_media_type,
     flag,
     formatted,
     page,
@@ -28,11 +29,11 @@ from ottla.edge.registry.answers import (
 )
 from ottla.edge.registry.associations.table import LIFECYCLES, Filter
 from ottla.edge.registry.forwarding import Forwarding, LeaderUnreachable, with_position
-from ottla.edge.registry.records import Json, Record, SchemaVersion, references_json
-from ottla.edge.registry.requests import NewSchema, TagChange, parse_body, parse_id, parse_version
+from ottla.edge.registry.records import RULE_LISTS, Json, Record, SchemaVersion, references_json
+from ottla.edge.registry.requests import NewSchema, TagChange, parse_body, parse_context, parse_id, parse_version
 from ottla.edge.registry.service import NotLeader, Registration, Registry
 from ottla.edge.registry.state import State, has_prefix, merge_rule_sets
-from ottla.edge.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid, normalize
+from ottla.edge.registry.subjects import DEFAULT_CONTEXT, Subject, beside, is_valid, normalize
 from ottla.edge.web.app import HttpError
 from ottla.schemas.schema import SchemaType
 
@@ -64,16 +65,18 @@ class Handlers:
         self,
         request: Request,
         decide: Callable[[Json], tuple[_T, list[Record]]],
-        respond: Callable[[_T], Response],
-        *,
-        has_body: bool = True,
+        respond: Callable[[_T], Response] | None = None,
     ) -> Response:
-        """Make a change here if this instance is the leader, otherwise let the leader make it."""
+        """Make a change here if this instance is the leader, otherwise let the leader make it.
+
+        `decide` gets the body of the request, empty for DELETE. Its result is the answer, or `respond` returns it.
+        """
         data = await request.body()
-        body = parse_body(data) if has_body else {}
+        body = {} if request.method == "DELETE" else parse_body(data)
 
         async def make() -> Response:
-            return respond(await self.registry.change(lambda: decide(body), len(data)))
+            made = await self.registry.change(lambda: decide(body), len(data))
+            return answer(request, made) if respond is None else respond(made)
 
         return await self.at_leader(request, make)
 
@@ -105,8 +108,13 @@ class Handlers:
             return row.text
         return await self.registry.compute(lambda: formatted(self.registry.parser, row, name), len(row.text))
 
-    async def with_tags(self, request: Request, row: SchemaVersion, value: Json) -> Json:
-        """Return the answer with the tags that the parameter `findTags` asks for; `*` asks for all."""
+    async def extras(self, request: Request, row: SchemaVersion) -> Json:
+        """Return members of an answer that the request asks for: qualified references, and tags (`*`: all)."""
+        value: Json = {}
+        if parameter(request, "referenceFormat") == "qualified" and row.references:
+            value["references"] = references_json(
+                replace(each, subject=beside(row.subject, each.subject)) for each in row.references
+            )
         wanted = request.query_params.getlist("findTags")
         if not wanted:
             return value
@@ -137,10 +145,7 @@ def in_context(request: Request, subject: str) -> str:
     context = request.path_params.get("context")
     if context is None or subject.startswith((":.", ":*:")):
         return subject
-    try:
-        return context_prefix(context) + subject
-    except ValueError as error:
-        raise HttpError(400, 400, str(error)) from None
+    return parse_context(context) + subject
 
 
 def _candidates(state: State, subject: str) -> Iterator[str]:
@@ -195,15 +200,13 @@ class SchemaHandlers(Handlers):
         if not request.scope["query_string"] or request.query_params.keys() <= {"subject"}:
             return self._bodies.answer(request, row)
         value = schema_json(row, await self.formatted(request, row))
-        if parameter(request, "referenceFormat") == "qualified" and row.references:
-            value["references"] = _qualified(row)
         if flag(request, "fetchMaxId"):
             value["maxId"] = self.state.id_max(Subject.parse(row.subject).context)
-        return answer(request, await self.with_tags(request, row, value))
+        return answer(request, value | await self.extras(request, row))
 
     async def text_by_id(self, request: Request) -> Response:
         row = await self._find_id(request)
-        return _raw(request, await self.formatted(request, row))
+        return answer_bytes(request, (await self.formatted(request, row)).encode())
 
     async def subjects_of_id(self, request: Request) -> Response:
         rows = await self._versions_of_id(request)
@@ -318,7 +321,7 @@ class SubjectHandlers(Handlers):
             row = await self.registry.compute(find, len(data))
         if row is None:
             known = self.state.has_subject(subject, deleted=deleted)
-            raise errors.schema_not_found() if known else errors.subject_not_found(subject)
+            raise errors.no_such_schema() if known else errors.subject_not_found(subject)
         return answer(request, version_json(row, await self.formatted(request, row)))
 
     def _normalizes(self, request: Request, subject: str) -> bool:
@@ -369,10 +372,7 @@ class SubjectHandlers(Handlers):
 
     async def delete(self, request: Request) -> Response:
         subject, permanent = self.subject(request), flag(request, "permanent")
-        return await self.change(
-            request, lambda body: changes.delete_subject(self.state, subject, permanent=permanent),
-            lambda versions: answer(request, versions), has_body=False,
-        )  # fmt: skip
+        return await self.change(request, lambda _: changes.delete_subject(self.state, subject, permanent=permanent))
 
     async def versions(self, request: Request) -> Response:
         subject = self.subject(request)
@@ -390,13 +390,11 @@ class SubjectHandlers(Handlers):
         if not request.scope["query_string"]:
             return self._bodies.answer(request, row)
         value = version_json(row, await self.formatted(request, row))
-        if parameter(request, "referenceFormat") == "qualified" and row.references:
-            value["references"] = _qualified(row)
-        return answer(request, await self.with_tags(request, row, value))
+        return answer(request, value | await self.extras(request, row))
 
     async def text(self, request: Request) -> Response:
         row = self._version_of(request)
-        return _raw(request, await self.formatted(request, row))
+        return answer_bytes(request, (await self.formatted(request, row)).encode())
 
     def _version_of(self, request: Request) -> SchemaVersion:
         version = parse_version(request.path_params["version"])
@@ -406,9 +404,8 @@ class SubjectHandlers(Handlers):
         subject, version = self.subject(request), parse_version(request.path_params["version"])
         permanent = flag(request, "permanent")
         return await self.change(
-            request, lambda body: changes.delete_version(self.state, subject, version, permanent=permanent),
-            lambda number: answer(request, number), has_body=False,
-        )  # fmt: skip
+            request, lambda _: changes.delete_version(self.state, subject, version, permanent=permanent)
+        )
 
     async def referenced_by(self, request: Request) -> Response:
         version = parse_version(request.path_params["version"])
@@ -425,7 +422,7 @@ class SubjectHandlers(Handlers):
             properties = (row.metadata or {}).get("properties")
             if properties is not None and wanted.items() <= properties.items():
                 return answer(request, version_json(row, await self.formatted(request, row)))
-        raise errors.schema_not_found() if rows else errors.subject_not_found(subject)
+        raise errors.no_such_schema() if rows else errors.subject_not_found(subject)
 
     async def tags(self, request: Request) -> Response:
         subject, version = self.subject(request), parse_version(request.path_params["version"])
@@ -438,7 +435,7 @@ class SubjectHandlers(Handlers):
                 | {name: body[name] for name in ("metadata", "ruleSet") if name in body}
             )
             sent = TagChange.parse(body)
-            # The rules are those of the version before the new one, whatever version the tags are added to.
+            # The rules are those of the version before the new one, also if an older version gets the tags.
             before = self.state.get(subject, sent.new_version - 1 if sent.new_version > 1 else -1)
             rules = _changed_rules(None if before is None else before.rule_set, new.rule_set, sent)
             return changes.change_tags(
@@ -473,7 +470,7 @@ class SubjectHandlers(Handlers):
         try:
             reasons = await self.registry.compute(check, len(data))
         except HttpError as error:
-            if error.error_code != errors.INVALID_SCHEMA or not flag(request, "verbose"):
+            if error.error_code != errors.invalid_schema.code or not flag(request, "verbose"):
                 raise
             reasons = [error.message]
         value: Json = {"is_compatible": not reasons}
@@ -496,16 +493,8 @@ def _changed_rules(old: Json | None, new: Json | None, sent: TagChange) -> Json 
     rules = merge_rule_sets(old, merge)
     if rules is None or not remove:
         return rules
-    kinds = ("migrationRules", "domainRules", "encodingRules")
-    kept = {kind: [rule for rule in rules[kind] if rule.get("name") not in remove] for kind in kinds if rules.get(kind)}
-    return rules | kept
-
-
-def _qualified(row: SchemaVersion) -> list[Json]:
-    return [
-        {"name": reference.name, "subject": beside(row.subject, reference.subject), "version": reference.version}
-        for reference in row.references
-    ]
+    changed = [kind for kind in RULE_LISTS if rules.get(kind)]
+    return rules | {kind: [rule for rule in rules[kind] if rule.get("name") not in remove] for kind in changed}
 
 
 def _wanted_associations(state: State, request: Request) -> Callable[[str], list[Json] | None] | None:
@@ -518,7 +507,7 @@ def _wanted_associations(state: State, request: Request) -> Callable[[str], list
     if not lifecycles and not {"resourceType", "associationType"} & query.keys():
         return None
     if not lifecycles <= {*LIFECYCLES, "NONE"}:
-        raise HttpError(404, 404, "HTTP 404 Not Found")
+        raise errors.path_not_found()
     selected = Filter(query.get("resourceType"), query.getlist("associationType"))
 
     def find(subject: str) -> list[Json] | None:
@@ -532,11 +521,5 @@ def _wanted_associations(state: State, request: Request) -> Callable[[str], list
 
 
 def _has_rule(rule_set: Json | None, rule_type: str) -> bool:
-    kinds = ("migrationRules", "domainRules", "encodingRules")
-    rules: list[Any] = [rule for kind in kinds for rule in (rule_set or {}).get(kind) or ()]
+    rules: list[Any] = [rule for kind in RULE_LISTS for rule in (rule_set or {}).get(kind) or ()]
     return any(rule.get("type") == rule_type for rule in rules)
-
-
-def _raw(request: Request, text: str) -> Response:
-    """Return the text of a schema as it is. Clients ask for it with the media types of JSON."""
-    return Response(text.encode(), media_type=choose_media_type(request.headers.get("accept")))

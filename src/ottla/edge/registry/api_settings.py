@@ -13,10 +13,9 @@ from ottla.edge.registry.answers import answer, flag, page
 from ottla.edge.registry.api import Handlers, in_context
 from ottla.edge.registry.forwarding import Forwarding
 from ottla.edge.registry.records import Json, Record
-from ottla.edge.registry.requests import parse_config, parse_mode
+from ottla.edge.registry.requests import parse_config, parse_context, parse_mode
 from ottla.edge.registry.service import Registry
-from ottla.edge.registry.subjects import Subject, context_prefix, is_valid, normalize
-from ottla.edge.web.app import HttpError
+from ottla.edge.registry.subjects import Subject, is_valid, normalize
 
 
 class SettingHandlers(Handlers):
@@ -49,10 +48,7 @@ class SettingHandlers(Handlers):
 
     async def delete_config(self, request: Request) -> Response:
         place = self.place(request)
-        return await self.change(
-            request, lambda body: changes.delete_config(self.state, place),
-            lambda config: answer(request, config), has_body=False,
-        )  # fmt: skip
+        return await self.change(request, lambda _: changes.delete_config(self.state, place))
 
     async def get_mode(self, request: Request) -> Response:
         place = self.place(request)
@@ -73,8 +69,8 @@ class SettingHandlers(Handlers):
     async def delete_mode(self, request: Request) -> Response:
         place, recursive = self.place(request), flag(request, "recursive")
         return await self.change(
-            request, lambda body: changes.delete_mode(self.state, place, recursive=recursive),
-            lambda mode: answer(request, {"mode": mode} if mode else {}), has_body=False,
+            request, lambda _: changes.delete_mode(self.state, place, recursive=recursive),
+            lambda mode: answer(request, {"mode": mode} if mode else {}),
         )  # fmt: skip
 
     async def contexts(self, request: Request) -> Response:
@@ -83,13 +79,10 @@ class SettingHandlers(Handlers):
         return answer(request, page(request, names))
 
     async def delete_context(self, request: Request) -> Response:
-        try:
-            context = Subject.parse(context_prefix(request.path_params["context"])).context
-        except ValueError as error:
-            raise HttpError(400, 400, str(error)) from None
+        context = Subject.parse(parse_context(request.path_params["context"])).context
         return await self.change(
-            request, lambda body: (None, changes.delete_context(self.state, context)),
-            lambda _: Response(status_code=204), has_body=False,
+            request, lambda _: (None, changes.delete_context(self.state, context)),
+            lambda _: Response(status_code=204),
         )  # fmt: skip
 
 

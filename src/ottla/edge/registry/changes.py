@@ -22,6 +22,7 @@ from ottla.edge.registry.records import (
     guid_of,
     mode_record,
     noop_record,
+    properties_of,
     schema_key,
 )
 from ottla.edge.registry.requests import VERSION_MAX, NewSchema
@@ -35,7 +36,7 @@ VERSION_PROPERTY: Final = "confluent:version"
 
 
 class Registered(NamedTuple):
-    """The version that a schema has, and the records that make it so; none if it existed."""
+    """The version of a schema, and the records that register it; no records if the version existed."""
 
     row: SchemaVersion
     records: list[Record]
@@ -65,7 +66,7 @@ def find(
 def is_latest(state: State, parser: Parser, subject: str, new: NewSchema, *, normalize: bool) -> SchemaVersion | None:
     """Return the latest version of a subject if it has exactly this schema with this metadata, otherwise None.
 
-    It is what a client means that registers a schema with version -1.
+    A client that registers a schema with version -1 refers to the latest version.
     """
     latest = state.latest(subject)
     if latest is None or not new.text.strip():
@@ -115,7 +116,7 @@ def _has_metadata(row: SchemaVersion, metadata: Json | None) -> bool:
     The number of the version, which is a property, may be absent on either side. A client that names it means the
     version with this number.
     """
-    sent, stored = (_properties(each).get(VERSION_PROPERTY) for each in (metadata, row.metadata))
+    sent, stored = (properties_of(each).get(VERSION_PROPERTY) for each in (metadata, row.metadata))
     if sent is not None and stored is None and sent != str(row.version):
         return False
     if sent is not None and stored is not None and sent != stored:
@@ -123,14 +124,9 @@ def _has_metadata(row: SchemaVersion, metadata: Json | None) -> bool:
     return _without_version(metadata) == _without_version(row.metadata)
 
 
-def _properties(metadata: Json | None) -> Json:
-    properties: Json = (metadata or {}).get("properties") or {}
-    return properties
-
-
 def _without_version(metadata: Json | None) -> Json:
     """Return metadata without the number of the version and without empty members."""
-    properties = {name: value for name, value in _properties(metadata).items() if name != VERSION_PROPERTY}
+    properties = {name: value for name, value in properties_of(metadata).items() if name != VERSION_PROPERTY}
     return {name: value for name, value in ((metadata or {}) | {"properties": properties}).items() if value}
 
 
@@ -250,7 +246,7 @@ def _completed(
         tags = parser.parse_version(latest).tagged_entities()
         if tags:
             parsed = parser.parse(subject, new.schema_type, new.text, new.references)
-            new = new.with_text(parsed.with_tags(tags, {}).text)
+            new = replace(new, text=parsed.with_tags(tags, {}).text)
     return _with_metadata(config, new, latest, version_next)
 
 
@@ -260,7 +256,7 @@ def _with_metadata(config: Json, new: NewSchema, latest: SchemaVersion | None, v
     metadata = merge_metadata(merge_metadata(config.get("defaultMetadata"), metadata), config.get("overrideMetadata"))
     rules = new.rule_set if new.rule_set is not None else latest.rule_set if latest is not None else None
     rules = merge_rule_sets(merge_rule_sets(config.get("defaultRuleSet"), rules), config.get("overrideRuleSet"))
-    properties = _properties(metadata)
+    properties = properties_of(metadata)
     if version is not None and (new.version != 0 or VERSION_PROPERTY in properties):
         metadata = (metadata or {}) | {"properties": properties | {VERSION_PROPERTY: str(version)}}
     return replace(new, metadata=metadata, rule_set=rules)
@@ -436,7 +432,7 @@ def set_mode(state: State, subject: str | None, mode: str | None, *, force: bool
     Raise HttpError 42204 for FORWARD, which only the configuration of all contexts can have.
     """
     if mode == "FORWARD" and (subject is None or Subject.parse(subject) != Subject(GLOBAL_CONTEXT, "")):
-        raise errors.invalid_mode("FORWARD can only be the mode of all contexts, ':.__GLOBAL:'.")
+        raise errors.forward_is_global()
     records: list[Record] = []
     if mode == "IMPORT" and state.mode_in_scope(subject) != "IMPORT" and not force:
         rows = _rows_in(state, subject)
@@ -483,6 +479,6 @@ def change_tags(
     """Register a copy of a version with other tags, metadata and rules."""
     tagged = _with_tags(parser, subject, new)
     metadata = (new.metadata if new.metadata is not None else row.metadata) or {}
-    properties = (metadata.get("properties") or {}) | {VERSION_PROPERTY: str(version or state.version_max(subject) + 1)}
+    properties = properties_of(metadata) | {VERSION_PROPERTY: str(version or state.version_max(subject) + 1)}
     tagged = replace(tagged, metadata=metadata | {"properties": properties}, rule_set=rules, version=version or -1)
     return register(state, parser, subject, tagged, normalize=False)

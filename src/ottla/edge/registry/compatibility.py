@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ottla.edge.registry.parsing import Parser
-from ottla.edge.registry.records import Json, SchemaVersion
+from ottla.edge.registry.records import Json, SchemaVersion, properties_of
 from ottla.schemas.schema import Incompatibility, ParsedSchema
 
 LEVELS: Final = frozenset({
@@ -31,11 +31,11 @@ def check(
     reasons = _reserved_fields(parser, config, new, metadata, versions)
     group = config.get("compatibilityGroup")
     if group:
-        own = _group_of(metadata, group)
-        versions = [row for row in versions if _group_of(row.metadata, group) == own]
+        own = properties_of(metadata).get(group)
+        versions = [row for row in versions if properties_of(row.metadata).get(group) == own]
     if level != "NONE":
         for row in reversed(versions if level.endswith("_TRANSITIVE") else versions[-1:]):
-            found = _compare(level, new, parser.parse_version(row))
+            found = _compare(config, new, parser.parse_version(row))
             if found:
                 reasons += [_describe(reason) for reason in found[:_REASONS_MAX]]
                 if len(found) > _REASONS_MAX:
@@ -48,15 +48,16 @@ def check(
     return reasons
 
 
-def _compare(level: str, new: ParsedSchema, old: ParsedSchema) -> list[Incompatibility]:
+def _compare(config: Json, new: ParsedSchema, old: ParsedSchema) -> list[Incompatibility]:
     if new.schema_type is not old.schema_type:
         text = f"the new schema is of type {new.schema_type}, the earlier one of type {old.schema_type}"
         return [Incompatibility("SCHEMA_TYPE_CHANGED", "/", text)]
+    level, lenient = config["compatibilityLevel"], (config.get("compatibilityPolicy") or "").upper() == "LENIENT"
     found = []
     if level.startswith(("BACKWARD", "FULL")):
-        found += new.incompatibilities(old)
+        found += new.incompatibilities(old, lenient=lenient)
     if level.startswith(("FORWARD", "FULL")):
-        found += old.incompatibilities(new)
+        found += old.incompatibilities(new, lenient=lenient)
     return found
 
 
@@ -68,10 +69,6 @@ def _describe(reason: Incompatibility) -> str:
         f"{{errorType:'{reason.kind}', description:'{reason.description}', path:'{reason.path}'"
         f"{fragments if has_fragments else ''}}}"
     )
-
-
-def _group_of(metadata: Json | None, group: str) -> object:
-    return ((metadata or {}).get("properties") or {}).get(group)
 
 
 def _reserved_fields(
@@ -93,5 +90,5 @@ def _reserved_fields(
 
 
 def _reserved(metadata: Json | None) -> set[str]:
-    text = ((metadata or {}).get("properties") or {}).get("confluent:reserved") or ""
+    text = properties_of(metadata).get("confluent:reserved") or ""
     return {name.strip() for name in text.split(",") if name.strip()}

@@ -2,179 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.edge.web.app import HttpError
 
-INVALID_SCHEMA: Final = 42201
-SCHEMA_TOO_LARGE: Final = 42209
 
-
-def subject_not_found(subject: str) -> HttpError:
-    return HttpError(404, 40401, f"Subject '{subject}' not found.")
-
-
-def version_not_found(version: int) -> HttpError:
-    return HttpError(404, 40402, f"Version {version} not found.")
-
-
-def schema_not_found(name: int | str | None = None) -> HttpError:
-    return HttpError(404, 40403, "Schema not found" if name is None else f"Schema {name} not found")
-
-
-def subject_soft_deleted(subject: str) -> HttpError:
-    return HttpError(404, 40404, f"Subject '{subject}' was soft deleted. Set permanent=true to delete it permanently.")
-
-
-def subject_not_soft_deleted(subject: str) -> HttpError:
-    return HttpError(404, 40405, f"Subject '{subject}' must be soft deleted before it can be deleted permanently.")
-
-
-def version_soft_deleted(subject: str, version: int) -> HttpError:
-    text = f"Subject '{subject}' version {version} was soft deleted. Set permanent=true to delete it permanently."
-    return HttpError(404, 40406, text)
-
-
-def version_not_soft_deleted(subject: str, version: int) -> HttpError:
-    text = f"Subject '{subject}' version {version} must be soft deleted before it can be deleted permanently."
-    return HttpError(404, 40407, text)
-
-
-def no_subject_config(subject: str) -> HttpError:
-    return HttpError(404, 40408, f"Subject '{subject}' has no compatibility level of its own.")
-
-
-def no_subject_mode(subject: str) -> HttpError:
-    return HttpError(404, 40409, f"Subject '{subject}' has no mode of its own.")
-
-
-def association_not_found(resource_id: str) -> HttpError:
-    return HttpError(404, 40410, f"Association for '{resource_id}' not found.")
-
-
-def exporter_not_found(name: str) -> HttpError:
-    return HttpError(404, 40450, f"Exporter '{name}' not found.")
-
-
-def invalid_exporter_name() -> HttpError:
-    return HttpError(409, 40950, "An exporter needs a name of 1 to 255 printable characters without a slash.")
-
-
-def invalid_exporter_config(message: str) -> HttpError:
-    return HttpError(409, 40951, f"Missing or invalid exporter config: {message}.")
-
-
-def invalid_exporter_subjects(message: str) -> HttpError:
-    return HttpError(409, 40952, f"Invalid exporter subjects: {message}.")
-
-
-def exporter_exists(name: str) -> HttpError:
-    return HttpError(409, 40960, f"Exporter '{name}' already exists.")
-
-
-def exporter_running(name: str) -> HttpError:
-    return HttpError(409, 40961, f"Exporter '{name}' is already running.")
-
-
-def exporter_starting(name: str) -> HttpError:
-    return HttpError(409, 40962, f"Exporter '{name}' is already starting.")
-
-
-def exporter_not_paused(name: str) -> HttpError:
-    return HttpError(409, 40963, f"Exporter '{name}' is not paused; pause it first.")
-
-
-def too_many_exporters(limit: int) -> HttpError:
-    return HttpError(409, 40964, f"There are {limit} exporters already; delete one, or raise exporter.max.exporters.")
-
-
-def incompatible(message: str) -> HttpError:
-    return HttpError(409, 40901, message)
-
-
-def resource_is_associated(association_type: str, resource: str) -> HttpError:
-    return HttpError(409, 40903, f"Resource '{resource}' already has another association of type '{association_type}'.")
-
-
-def subject_is_associated(subject: str) -> HttpError:
-    return HttpError(409, 40904, f"Subject '{subject}' has an association; delete that first.")
-
-
-def subject_is_strongly_associated(subject: str) -> HttpError:
-    return HttpError(409, 40905, f"Subject '{subject}' has a strong association.")
-
-
-def no_live_version(subject: str) -> HttpError:
-    return HttpError(409, 40907, f"Subject '{subject}' needs a version that is not deleted for its association.")
-
-
-def association_frozen(association_type: str, subject: str) -> HttpError:
-    return HttpError(409, 40908, f"The association of type '{association_type}' of subject '{subject}' is frozen.")
-
-
-def invalid_schema(message: str) -> HttpError:
-    return HttpError(422, INVALID_SCHEMA, message)
-
-
-def invalid_version(version: object) -> HttpError:
-    # Tests of confluent-kafka look for "The specified version … is not a valid version id".
-    text = f"The specified version '{version}' is not a valid version id: use a number from 1 to 2147483647, or latest."
-    return HttpError(422, 42202, text)
-
-
-def invalid_compatibility() -> HttpError:
-    levels = "NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE"
-    return HttpError(422, 42203, f"Invalid compatibility level. Valid values are {levels}.")
-
-
-def invalid_mode(message: str = "") -> HttpError:
-    modes = "READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD"
-    return HttpError(422, 42204, message or f"Invalid mode. Valid values are {modes}.")
-
-
-def not_permitted(message: str) -> HttpError:
-    return HttpError(422, 42205, message)
-
-
-def referenced(subject: str, version: int, by: str) -> HttpError:
-    return HttpError(422, 42206, f"Version {version} of subject '{subject}' is referenced by {by}; delete that first.")
-
-
-def invalid_subject(subject: str) -> HttpError:
-    return HttpError(422, 42208, f"'{subject}' cannot be the name of a subject.")
-
-
-def schema_too_large(message: str) -> HttpError:
-    return HttpError(422, SCHEMA_TOO_LARGE, message)
-
-
-def invalid_rule_set(message: str) -> HttpError:
-    return HttpError(422, 42210, message)
-
-
-def context_not_empty(context: str) -> HttpError:
-    return HttpError(422, 42211, f"The context '{context}' still has subjects; delete them permanently first.")
-
-
-def invalid_association(member: str, reason: str) -> HttpError:
-    return HttpError(422, 42212, f"'{member}' of the association is not valid: {reason}.")
-
-
-def subject_referenced(subject: str) -> HttpError:
-    return HttpError(422, 42206, f"Subject '{subject}' is referenced, so it cannot have a strong association.")
-
-
-def store_failed(message: str) -> HttpError:
-    return HttpError(500, 50001, message)
-
-
-def timed_out(message: str) -> HttpError:
-    return HttpError(500, 50002, message)
-
-
-def forwarding_failed(message: str) -> HttpError:
-    return HttpError(500, 50003, message)
-
-
-def leader_unknown() -> HttpError:
-    return HttpError(500, 50004, "The registry has no leader at the moment; try again.")
+class ErrorKind(NamedTuple):
+    """A kind of error. Call it with the values for the places `{}` of its text."""
+
+    status: int
+    code: int
+    text: str
+
+    def __call__(self, *values: object) -> HttpError:
+        return HttpError(self.status, self.code, self.text.format(*values))
+
+
+_SOFT_DELETED: Final = "was soft deleted. Set permanent=true to delete it permanently."
+_NOT_SOFT_DELETED: Final = "must be soft deleted before it can be deleted permanently."
+
+path_not_found: Final = ErrorKind(404, 404, "HTTP 404 Not Found")
+subject_not_found: Final = ErrorKind(404, 40401, "Subject '{}' not found.")
+version_not_found: Final = ErrorKind(404, 40402, "Version {} not found.")
+schema_not_found: Final = ErrorKind(404, 40403, "Schema {} not found")
+no_such_schema: Final = ErrorKind(404, 40403, "Schema not found")
+subject_soft_deleted: Final = ErrorKind(404, 40404, f"Subject '{{}}' {_SOFT_DELETED}")
+subject_not_soft_deleted: Final = ErrorKind(404, 40405, f"Subject '{{}}' {_NOT_SOFT_DELETED}")
+version_soft_deleted: Final = ErrorKind(404, 40406, f"Subject '{{}}' version {{}} {_SOFT_DELETED}")
+version_not_soft_deleted: Final = ErrorKind(404, 40407, f"Subject '{{}}' version {{}} {_NOT_SOFT_DELETED}")
+no_subject_config: Final = ErrorKind(404, 40408, "Subject '{}' has no compatibility level of its own.")
+no_subject_mode: Final = ErrorKind(404, 40409, "Subject '{}' has no mode of its own.")
+association_not_found: Final = ErrorKind(404, 40410, "Association for '{}' not found.")
+exporter_not_found: Final = ErrorKind(404, 40450, "Exporter '{}' not found.")
+
+incompatible: Final = ErrorKind(409, 40901, "{}")
+resource_is_associated: Final = ErrorKind(409, 40903, "Resource '{1}' already has another association of type '{0}'.")
+subject_is_associated: Final = ErrorKind(409, 40904, "Subject '{}' has an association; delete that first.")
+subject_is_strongly_associated: Final = ErrorKind(409, 40905, "Subject '{}' has a strong association.")
+no_live_version: Final = ErrorKind(409, 40907, "Subject '{}' needs a version that is not deleted for its association.")
+association_frozen: Final = ErrorKind(409, 40908, "The association of type '{}' of subject '{}' is frozen.")
+invalid_exporter_name: Final = ErrorKind(
+    409, 40950, "An exporter needs a name of 1 to 255 printable characters without a slash."
+)
+invalid_exporter_config: Final = ErrorKind(409, 40951, "Missing or invalid exporter config: {}.")
+invalid_exporter_subjects: Final = ErrorKind(409, 40952, "Invalid exporter subjects: {}.")
+exporter_exists: Final = ErrorKind(409, 40960, "Exporter '{}' already exists.")
+exporter_running: Final = ErrorKind(409, 40961, "Exporter '{}' is already running.")
+exporter_starting: Final = ErrorKind(409, 40962, "Exporter '{}' is already starting.")
+exporter_not_paused: Final = ErrorKind(409, 40963, "Exporter '{}' is not paused; pause it first.")
+too_many_exporters: Final = ErrorKind(
+    409, 40964, "There are {} exporters already; delete one, or raise exporter.max.exporters."
+)
+
+invalid_schema: Final = ErrorKind(422, 42201, "{}")
+#: tests of confluent-kafka look for "The specified version … is not a valid version id"
+invalid_version: Final = ErrorKind(
+    422, 42202, "The specified version '{}' is not a valid version id: use a number from 1 to 2147483647, or latest."
+)
+invalid_compatibility: Final = ErrorKind(
+    422, 42203, "Invalid compatibility level. Valid values are NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, "
+    "FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE.",
+)  # fmt: skip
+invalid_mode: Final = ErrorKind(
+    422, 42204, "Invalid mode. Valid values are READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD."
+)
+forward_is_global: Final = ErrorKind(422, 42204, "FORWARD can only be the mode of all contexts, ':.__GLOBAL:'.")
+not_permitted: Final = ErrorKind(422, 42205, "{}")
+referenced: Final = ErrorKind(422, 42206, "Version {1} of subject '{0}' is referenced by {2}; delete that first.")
+subject_referenced: Final = ErrorKind(422, 42206, "Subject '{}' is referenced, so it cannot have a strong association.")
+invalid_subject: Final = ErrorKind(422, 42208, "'{}' cannot be the name of a subject.")
+schema_too_large: Final = ErrorKind(422, 42209, "{}")
+invalid_rule_set: Final = ErrorKind(422, 42210, "{}")
+context_not_empty: Final = ErrorKind(422, 42211, "The context '{}' still has subjects; delete them permanently first.")
+invalid_association: Final = ErrorKind(422, 42212, "'{}' of the association is not valid: {}.")
+
+store_failed: Final = ErrorKind(500, 50001, "{}")
+timed_out: Final = ErrorKind(500, 50002, "{}")
+forwarding_failed: Final = ErrorKind(500, 50003, "{}")
+leader_unknown: Final = ErrorKind(500, 50004, "The registry has no leader at the moment; try again.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ottla.security.certificates import Certificates
 
-#: tells the leader not to forward the request again: two instances may disagree about the leader for a moment
+#: with this header the leader does not forward the request again: two instances may disagree about the leader briefly
 _FORWARDED: Final = "x-forward"
 #: where the leader had read the topic when it answered a forwarded request
 _POSITION: Final = "ottla-position"
@@ -63,7 +63,7 @@ class Forwarding:
             await self._client.aclose()
 
     async def send(self, leader: Instance, request: Request, body: bytes) -> tuple[Response, int]:
-        """Return the leader's answer, and how far it had read the topic; -1 if it does not say so.
+        """Return the leader's answer, and the offset up to which it had read the topic; -1 if the answer has none.
 
         Raise LeaderUnreachable if the request could not be sent.
         Raise HttpError 50003 if the leader gives no answer or its certificate is not trusted, and 50004 if another

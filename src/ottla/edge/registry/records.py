@@ -73,6 +73,12 @@ class SchemaVersion:
 
     def record(self) -> Record:
         value: Json = {"subject": self.subject, "version": self.version, "id": self.id, "md5": self.guid}
+        value |= self.members() | {"schema": self.text, "deleted": self.is_deleted}
+        return Record(self.key(), compact_json(value))
+
+    def members(self) -> Json:
+        """Return the members besides the text. An empty one is left out, and so is the type AVRO."""
+        value: Json = {}
         if self.schema_type != SchemaType.AVRO:
             value["schemaType"] = self.schema_type
         if self.references:
@@ -81,8 +87,7 @@ class SchemaVersion:
             value["metadata"] = self.metadata
         if self.rule_set is not None:
             value["ruleSet"] = self.rule_set
-        value |= {"schema": self.text, "deleted": self.is_deleted}
-        return Record(self.key(), _dump(value))
+        return value
 
     @classmethod
     def parse(cls, value: Json, offset: int, timestamp_ms: int) -> SchemaVersion:
@@ -123,7 +128,7 @@ class Association:
     updated_ms: int = -1
 
     def key(self) -> bytes:
-        return _dump({
+        return compact_json({
             "keytype": "ASSOC", "tenant": _TENANT, "resourceName": self.resource_name,
             "resourceNamespace": self.resource_namespace, "resourceType": self.resource_type,
             "associationType": self.association_type, "subject": self.subject, "magic": 0,
@@ -138,7 +143,7 @@ class Association:
         }  # fmt: skip
         if self.created_ms >= 0:
             value["createTs"] = self.created_ms
-        return Record(self.key(), _dump(value))
+        return Record(self.key(), compact_json(value))
 
     @classmethod
     def parse(cls, value: Json, timestamp_ms: int) -> Association:
@@ -158,6 +163,8 @@ class Association:
         )
 
 
+#: the lists of rules in a rule set
+RULE_LISTS: Final = ("migrationRules", "domainRules", "encodingRules")
 _OPTIONAL_TEXT: Final = (str, type(None))
 #: key type -> types of the members of the key and of the value that the state relies on; others may have any type
 _MEMBERS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
@@ -174,7 +181,7 @@ _MEMBERS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]] = {
 }
 _METADATA_MEMBERS: Final[Mapping[str, Mapping[str, type]]] = {
     "metadata": {"tags": dict, "properties": dict, "sensitive": list},
-    "ruleSet": {"migrationRules": list, "domainRules": list, "encodingRules": list},
+    "ruleSet": dict.fromkeys(RULE_LISTS, list),
 }
 
 
@@ -226,47 +233,53 @@ def _check_members(content: Any, members: Mapping[str, type]) -> None:
 
 
 def schema_key(subject: str, version: int) -> bytes:
-    return _dump({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+    return compact_json({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 
 
 def subject_key(kind: str, subject: str | None) -> bytes:
     """Return the key of CONFIG, MODE, DELETE_SUBJECT or CLEAR_SUBJECT."""
-    return _dump({"keytype": kind, "subject": subject, "magic": 0})
+    return compact_json({"keytype": kind, "subject": subject, "magic": 0})
 
 
 def config_record(subject: str | None, config: Json | None) -> Record:
-    value = None if config is None else _dump(({} if subject is None else {"subject": subject}) | config)
+    value = None if config is None else compact_json(({} if subject is None else {"subject": subject}) | config)
     return Record(subject_key("CONFIG", subject), value)
 
 
 def mode_record(subject: str | None, mode: str | None) -> Record:
-    value = None if mode is None else _dump(({} if subject is None else {"subject": subject}) | {"mode": mode})
+    value = None if mode is None else compact_json(({} if subject is None else {"subject": subject}) | {"mode": mode})
     return Record(subject_key("MODE", subject), value)
 
 
 def delete_subject_record(subject: str, version: int) -> Record:
-    return Record(subject_key("DELETE_SUBJECT", subject), _dump({"subject": subject, "version": version}))
+    return Record(subject_key("DELETE_SUBJECT", subject), compact_json({"subject": subject, "version": version}))
 
 
 def clear_subject_record(subject: str | None) -> Record:
     value = {} if subject is None else {"subject": subject}
-    return Record(subject_key("CLEAR_SUBJECT", subject), _dump(value))
+    return Record(subject_key("CLEAR_SUBJECT", subject), compact_json(value))
 
 
 def context_record(context: str, *, is_deleted: bool = False) -> Record:
-    key = _dump({"keytype": "CONTEXT", "tenant": _TENANT, "context": context, "magic": 0})
-    return Record(key, None if is_deleted else _dump({"tenant": _TENANT, "context": context}))
+    key = compact_json({"keytype": "CONTEXT", "tenant": _TENANT, "context": context, "magic": 0})
+    return Record(key, None if is_deleted else compact_json({"tenant": _TENANT, "context": context}))
 
 
 def noop_record(ids_max: Mapping[str, int] | None = None) -> Record:
     """Return a record that changes nothing. It may keep the highest id of each context, see `State.apply`."""
-    return Record(b'{"keytype":"NOOP","magic":0}', _dump({"idsMax": dict(ids_max)}) if ids_max else None)
+    return Record(b'{"keytype":"NOOP","magic":0}', compact_json({"idsMax": dict(ids_max)}) if ids_max else None)
 
 
 def parse_references(value: Any) -> tuple[Reference, ...]:
     return tuple(
         Reference(row.get("name") or "", row.get("subject") or "", row.get("version", -1)) for row in value or ()
     )
+
+
+def properties_of(metadata: Json | None) -> Json:
+    """Return the properties in the metadata of a schema."""
+    properties: Json = (metadata or {}).get("properties") or {}
+    return properties
 
 
 def references_json(references: Iterable[Reference]) -> list[Json]:
@@ -283,7 +296,7 @@ def guid_of(text: str, references: Iterable[Reference], metadata: Json | None, r
         _hash_metadata(digest.update, metadata)
     if rule_set is not None:
         digest.update(b"\x01")
-        for kind in ("migrationRules", "domainRules", "encodingRules"):
+        for kind in RULE_LISTS:
             for rule in rule_set.get(kind) or ():
                 _hash_rule(digest.update, rule)
         digest.update((rule_set.get("enableAt") or "").encode())
@@ -320,5 +333,5 @@ def _as_guid(value: Any) -> str:
         return ""
 
 
-def _dump(value: Json) -> bytes:
+def compact_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from ottla.edge.registry import errors
 from ottla.edge.registry.compatibility import LEVELS
 from ottla.edge.registry.records import Json, parse_references
+from ottla.edge.registry.subjects import context_prefix
 from ottla.edge.web.app import HttpError
 from ottla.schemas.schema import Entity, Reference, SchemaType
 
@@ -77,9 +78,6 @@ class NewSchema:
     @property
     def changes_tags(self) -> bool:
         return bool(self.tags_to_add or self.tags_to_remove or self.propagates_tags)
-
-    def with_text(self, text: str) -> NewSchema:
-        return replace(self, text=text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +161,16 @@ def parse_id(text: str) -> int:
     """Return the id of a path. Raise HttpError 404, as Confluent's registry does, if it is not a number."""
     number = parse_number(text)
     if number is None or number < 0:
-        raise HttpError(404, 404, "HTTP 404 Not Found")
+        raise errors.path_not_found()
     return number
+
+
+def parse_context(text: str) -> str:
+    """Return the prefix of the subjects of a context. Raise HttpError 400 if its name is not valid."""
+    try:
+        return context_prefix(text)
+    except ValueError as error:
+        raise HttpError(400, 400, str(error)) from None
 
 
 def parse_number(text: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ottla.edge.registry.answers import MEDIA_TYPES
 from ottla.edge.registry.api import SchemaHandlers, SubjectHandlers
@@ -19,90 +19,75 @@ from ottla.edge.registry.forwarding import Forwarding
 from ottla.edge.registry.requests import MODES, RULE_KINDS, RULE_MODES
 from ottla.edge.registry.service import Registry
 from ottla.edge.web.app import Handler, Operation, Parameter
+from ottla.edge.web.json_schemas import (
+    BOOLEAN,
+    INTEGER,
+    TEXT,
+    TEXTS,
+    Schema,
+    enum_of,
+    list_of,
+    map_of,
+    object_of,
+    or_null,
+)
 from ottla.schemas.schema import SchemaType
 
-Schema = Mapping[str, Any]
-
-_TEXT: Final[Schema] = {"type": "string"}
 _NUMBER: Final[Schema] = {"type": "integer", "format": "int32", "minimum": -(2**31), "maximum": 2**31 - 1}
-_FLAG: Final[Schema] = {"type": "boolean"}
 _OBJECT: Final[Schema] = {"type": "object"}
-
-
-def _list_of(item: Schema) -> Schema:
-    return {"type": "array", "items": item}
-
-
-def _map_of(item: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": item}
-
-
-def _or_null(schema: Schema) -> Schema:
-    """Return the schema of a member of a request, for which null is the same as a missing one."""
-    more = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
-    return {**schema, "type": [schema["type"], "null"], **more}
 
 
 def _request(members: Mapping[str, Schema], required: Sequence[str] = ()) -> Schema:
     """Return the schema of an object in a request. Members that the registry does not know are ignored."""
-    properties = {name: schema if name in required else _or_null(schema) for name, schema in members.items()}
+    properties = {name: schema if name in required else or_null(schema) for name, schema in members.items()}
     return {"type": "object", "properties": properties} | ({"required": [*required]} if required else {})
 
 
-_NUMBERS: Final[Schema] = _list_of(_NUMBER)
-_TEXTS: Final[Schema] = _list_of(_TEXT)
+_NUMBERS: Final[Schema] = list_of(_NUMBER)
 _NAME: Final[Schema] = {"type": "string", "minLength": 1}
-_METADATA: Final[Schema] = _request({"tags": _map_of(_TEXTS), "properties": _map_of(_TEXT), "sensitive": _TEXTS})
+_METADATA: Final[Schema] = _request({"tags": map_of(TEXTS), "properties": map_of(TEXT), "sensitive": TEXTS})
 
 
 def _rules(modes: frozenset[str]) -> Schema:
     members: dict[str, Schema] = {
-        "name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}, "type": _NAME, "doc": _TEXT,
-        "kind": {"type": "string", "enum": sorted(RULE_KINDS)}, "mode": {"type": "string", "enum": sorted(modes)},
-        "tags": _TEXTS, "params": _map_of(_TEXT), "expr": _TEXT, "onSuccess": _TEXT, "onFailure": _TEXT,
-        "disabled": _FLAG,
+        "name": {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"}, "type": _NAME, "doc": TEXT,
+        "kind": enum_of(*sorted(RULE_KINDS)), "mode": enum_of(*sorted(modes)),
+        "tags": TEXTS, "params": map_of(TEXT), "expr": TEXT, "onSuccess": TEXT, "onFailure": TEXT,
+        "disabled": BOOLEAN,
     }  # fmt: skip
-    return _list_of(_request(members, ["name", "type"]))
+    return list_of(_request(members, ["name", "type"]))
 
 
-_RULE_SET: Final[Schema] = _request({kind: _rules(modes) for kind, modes in RULE_MODES.items()} | {"enableAt": _TEXT})
-_ENTITY: Final[Schema] = {
-    "type": "object", "required": ["entityType", "entityPath"],
-    "properties": {"entityType": _TEXT, "entityPath": _TEXT},
-}  # fmt: skip
-_TAGS_OF_ENTITY: Final[Schema] = {
-    "type": "object", "required": ["schemaEntity"], "properties": {"schemaEntity": _ENTITY, "tags": _or_null(_TEXTS)},
-}  # fmt: skip
-_REFERENCE: Final[Schema] = {
-    "type": "object", "required": ["name", "subject", "version"],
-    "properties": {"name": _NAME, "subject": _NAME, "version": _NUMBER},
-}  # fmt: skip
+_RULE_SET: Final[Schema] = _request({kind: _rules(modes) for kind, modes in RULE_MODES.items()} | {"enableAt": TEXT})
+_ENTITY: Final[Schema] = object_of({"entityType": TEXT, "entityPath": TEXT})
+_TAGS_OF_ENTITY: Final[Schema] = object_of({"schemaEntity": _ENTITY}, {"tags": or_null(TEXTS)})
+_REFERENCE: Final[Schema] = object_of({"name": _NAME, "subject": _NAME, "version": _NUMBER})
 _STORED: Final[dict[str, Schema]] = {
-    "schema": _TEXT, "schemaType": _NAME, "references": _list_of(_REFERENCE), "metadata": _OBJECT, "ruleSet": _OBJECT,
+    "schema": TEXT, "schemaType": _NAME, "references": list_of(_REFERENCE), "metadata": _OBJECT, "ruleSet": _OBJECT,
     "subject": _NAME, "version": _NUMBER, "id": _NUMBER, "guid": {"type": "string", "format": "uuid"},
-    "ts": {"type": "integer"}, "deleted": _FLAG, "schemaTags": _list_of(_TAGS_OF_ENTITY), "aliases": _TEXTS,
-    "maxId": _NUMBER, "associations": _list_of(_OBJECT),
+    "ts": INTEGER, "deleted": BOOLEAN, "schemaTags": list_of(_TAGS_OF_ENTITY), "aliases": TEXTS,
+    "maxId": _NUMBER, "associations": list_of(_OBJECT),
 }  # fmt: skip
 _NEW_SCHEMA: Final[Schema] = {**_request({
-    "schema": _TEXT, "schemaType": {"type": "string", "examples": [str(kind) for kind in SchemaType]},
-    "references": _list_of(_request(_REFERENCE["properties"], ["name", "subject"])), "metadata": _METADATA,
-    "ruleSet": _RULE_SET, "id": _NUMBER, "version": _NUMBER, "propagateSchemaTags": _FLAG,
-    "schemaTagsToAdd": _list_of(_TAGS_OF_ENTITY), "schemaTagsToRemove": _list_of(_TAGS_OF_ENTITY),
+    "schema": TEXT, "schemaType": {"type": "string", "examples": [str(kind) for kind in SchemaType]},
+    "references": list_of(_request(_REFERENCE["properties"], ["name", "subject"])), "metadata": _METADATA,
+    "ruleSet": _RULE_SET, "id": _NUMBER, "version": _NUMBER, "propagateSchemaTags": BOOLEAN,
+    "schemaTagsToAdd": list_of(_TAGS_OF_ENTITY), "schemaTagsToRemove": list_of(_TAGS_OF_ENTITY),
 }), "examples": [{"schema": '{"type": "string"}', "schemaType": "AVRO"}]}  # fmt: skip
 _TAG_CHANGE: Final[Schema] = _request({
-    "tagsToAdd": _list_of(_TAGS_OF_ENTITY), "tagsToRemove": _list_of(_TAGS_OF_ENTITY), "metadata": _METADATA,
-    "ruleSet": _RULE_SET, "rulesToMerge": _RULE_SET, "rulesToRemove": _TEXTS, "newVersion": _NUMBER,
+    "tagsToAdd": list_of(_TAGS_OF_ENTITY), "tagsToRemove": list_of(_TAGS_OF_ENTITY), "metadata": _METADATA,
+    "ruleSet": _RULE_SET, "rulesToMerge": _RULE_SET, "rulesToRemove": TEXTS, "newVersion": _NUMBER,
 })  # fmt: skip
 _VERSION: Final[Schema] = {"type": "object", "required": ["schema"], "properties": _STORED}
 _REGISTERED: Final[Schema] = {"type": "object", "required": ["id"], "properties": _STORED}
-_MODE_NAME: Final[Schema] = {"type": "string", "enum": sorted(MODES)}
+_MODE_NAME: Final[Schema] = enum_of(*sorted(MODES))
 _MODE: Final[Schema] = {"type": "object", "properties": {"mode": _MODE_NAME}}
 _NEW_MODE: Final[Schema] = {**_request({"mode": _MODE_NAME}), "examples": [{"mode": "READWRITE"}]}
-_LEVEL: Final[Schema] = {"type": "string", "enum": sorted(LEVELS)}
+_LEVEL: Final[Schema] = enum_of(*sorted(LEVELS))
 _CONFIG_MEMBERS: Final[dict[str, Schema]] = {
-    "alias": _TEXT, "normalize": _FLAG, "validateFields": _FLAG, "validateRules": _FLAG, "compatibilityGroup": _TEXT,
-    "compatibilityPolicy": _TEXT, "defaultMetadata": _METADATA, "overrideMetadata": _METADATA,
-    "defaultRuleSet": _RULE_SET, "overrideRuleSet": _RULE_SET,
+    "alias": TEXT, "normalize": BOOLEAN, "validateFields": BOOLEAN, "validateRules": BOOLEAN,
+    "compatibilityGroup": TEXT, "compatibilityPolicy": TEXT, "defaultMetadata": _METADATA,
+    "overrideMetadata": _METADATA, "defaultRuleSet": _RULE_SET, "overrideRuleSet": _RULE_SET,
 }  # fmt: skip
 _CONFIG: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibilityLevel": _LEVEL}}
 _CONFIG_CHANGED: Final[Schema] = {"type": "object", "properties": _CONFIG_MEMBERS | {"compatibility": _LEVEL}}
@@ -110,71 +95,52 @@ _CONFIG_CHANGE: Final[Schema] = {
     **_request(_CONFIG_MEMBERS | {"compatibility": _LEVEL, "compatibilityLevel": _LEVEL}),
     "examples": [{"compatibility": "BACKWARD"}],
 }
-_VERDICT: Final[Schema] = {
-    "type": "object", "required": ["is_compatible"], "properties": {"is_compatible": _FLAG, "messages": _TEXTS},
-}  # fmt: skip
-_LIFECYCLE_NAME: Final[Schema] = {"type": "string", "enum": sorted(LIFECYCLES)}
+_VERDICT: Final[Schema] = object_of({"is_compatible": BOOLEAN}, {"messages": TEXTS})
+_LIFECYCLE_NAME: Final[Schema] = enum_of(*sorted(LIFECYCLES))
 _RESOURCE_MEMBERS: Final[dict[str, Schema]] = {
     "resourceName": _NAME, "resourceNamespace": _NAME, "resourceId": _NAME, "resourceType": _NAME,
 }  # fmt: skip
 _ASSOCIATION_MEMBERS: Final[dict[str, Schema]] = {
-    "subject": _NAME, "associationType": _NAME, "lifecycle": _LIFECYCLE_NAME, "frozen": _FLAG,
+    "subject": _NAME, "associationType": _NAME, "lifecycle": _LIFECYCLE_NAME, "frozen": BOOLEAN,
 }  # fmt: skip
 _ASSOCIATION: Final[Schema] = {
     "type": "object", "required": ["subject", "guid"],
-    "properties": _RESOURCE_MEMBERS | _ASSOCIATION_MEMBERS | {
-        "guid": _NAME, "createTs": {"type": "integer"}, "updateTs": {"type": "integer"},
-    },
+    "properties": _RESOURCE_MEMBERS | _ASSOCIATION_MEMBERS | {"guid": _NAME, "createTs": INTEGER, "updateTs": INTEGER},
 }  # fmt: skip
-_NEW_ASSOCIATION: Final[dict[str, Schema]] = _ASSOCIATION_MEMBERS | {"schema": _NEW_SCHEMA, "normalize": _FLAG}
+_NEW_ASSOCIATION: Final[dict[str, Schema]] = _ASSOCIATION_MEMBERS | {"schema": _NEW_SCHEMA, "normalize": BOOLEAN}
 _PUT_RESOURCE: Final[Schema] = _request(
-    _RESOURCE_MEMBERS | {"associations": _list_of(_request(_NEW_ASSOCIATION))},
+    _RESOURCE_MEMBERS | {"associations": list_of(_request(_NEW_ASSOCIATION))},
     ["resourceName", "resourceNamespace", "associations"],
 )
 _RESOURCE: Final[Schema] = {
     "type": "object",
     # The names are those of the request, which may be empty.
-    "properties": dict.fromkeys(_RESOURCE_MEMBERS, _TEXT) | {
-        "associations": _list_of({"type": "object", "properties": _ASSOCIATION_MEMBERS | {"schema": _VERSION}}),
+    "properties": dict.fromkeys(_RESOURCE_MEMBERS, TEXT) | {
+        "associations": list_of({"type": "object", "properties": _ASSOCIATION_MEMBERS | {"schema": _VERSION}}),
     },
 }  # fmt: skip
 _CHANGED_ASSOCIATION: Final[Schema] = _request(
-    _NEW_ASSOCIATION | {"opType": {"type": "string", "enum": sorted(OPERATIONS)}, "cascadeLifecycle": _FLAG}, ["opType"]
+    _NEW_ASSOCIATION | {"opType": enum_of(*sorted(OPERATIONS)), "cascadeLifecycle": BOOLEAN}, ["opType"]
 )
 _BATCH_CHANGE: Final[Schema] = _request(
-    {"requests": _list_of(_request(_RESOURCE_MEMBERS | {"associations": _list_of(_CHANGED_ASSOCIATION)}))}, ["requests"]
+    {"requests": list_of(_request(_RESOURCE_MEMBERS | {"associations": list_of(_CHANGED_ASSOCIATION)}))}, ["requests"]
 )
-_BATCH_GET: Final[Schema] = _request(
-    {"requests": _list_of(
-        _request(_RESOURCE_MEMBERS | {"associationTypes": _TEXTS, "lifecycle": _LIFECYCLE_NAME})
-    )}, ["requests"],
-)  # fmt: skip
-_RESULTS: Final[Schema] = {
-    "type": "object", "required": ["results"],
-    "properties": {"results": _list_of({"type": "object", "properties": {"result": _RESOURCE, "error": _OBJECT}})},
-}  # fmt: skip
-_DESTINATION: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
+_QUERY: Final[Schema] = _request(_RESOURCE_MEMBERS | {"associationTypes": TEXTS, "lifecycle": _LIFECYCLE_NAME})
+_BATCH_GET: Final[Schema] = _request({"requests": list_of(_QUERY)}, ["requests"])
+_RESULT: Final[Schema] = {"type": "object", "properties": {"result": _RESOURCE, "error": _OBJECT}}
+_RESULTS: Final[Schema] = object_of({"results": list_of(_RESULT)})
+_DESTINATION: Final[Schema] = map_of(TEXT)
 _EXPORTER_MEMBERS: Final[dict[str, Schema]] = {
-    "contextType": {"type": "string", "enum": list(ContextType)}, "context": _TEXT, "subjects": _TEXTS,
-    "subjectRenameFormat": _TEXT, "config": _DESTINATION,
+    "contextType": enum_of(*ContextType), "context": TEXT, "subjects": TEXTS, "subjectRenameFormat": TEXT,
+    "config": _DESTINATION,
 }  # fmt: skip
 _EXPORTER_CHANGE: Final[Schema] = {"type": "object", "properties": _EXPORTER_MEMBERS}
-_NEW_EXPORTER: Final[Schema] = {
-    "type": "object",
-    "required": ["name", "config"],
-    "properties": {"name": _TEXT} | _EXPORTER_MEMBERS,
-}
-_EXPORTER: Final[Schema] = {
-    "type": "object", "required": ["name", *_EXPORTER_MEMBERS], "properties": {"name": _TEXT} | _EXPORTER_MEMBERS
-}  # fmt: skip
-_EXPORTER_NAME: Final[Schema] = {"type": "object", "required": ["name"], "properties": {"name": _TEXT}}
-_EXPORTER_STATUS: Final[Schema] = {
-    "type": "object", "required": ["name", "state", "offset", "ts", "trace"],
-    "properties": {
-        "name": _TEXT, "state": {"type": "string", "enum": list(ExporterState)},
-        "offset": {"type": "integer"}, "ts": {"type": "integer"}, "trace": _TEXT,
-    },
-}  # fmt: skip
+_EXPORTER: Final[Schema] = object_of({"name": TEXT} | _EXPORTER_MEMBERS)
+_NEW_EXPORTER: Final[Schema] = {**_EXPORTER, "required": ["name", "config"]}
+_EXPORTER_NAME: Final[Schema] = object_of({"name": TEXT})
+_EXPORTER_STATUS: Final[Schema] = object_of({
+    "name": TEXT, "state": enum_of(*ExporterState), "offset": INTEGER, "ts": INTEGER, "trace": TEXT,
+})  # fmt: skip
 
 #: the variable segments of paths
 PARAMETERS: Final = (
@@ -296,8 +262,8 @@ def _schema_rows(api: SchemaHandlers) -> list[Operation]:
     tag, missing = "schemas", {404: _NOT_FOUND_SCHEMA}
     latest_only = _flag("latestOnly", "Only the latest version of each subject.")
     return [
-        _row("GET /schemas/types", api.types, "List the schema types", tag, _TEXTS),
-        _row("GET /schemas", api.list_schemas, "List schemas", tag, {"type": "array", "items": _VERSION},
+        _row("GET /schemas/types", api.types, "List the schema types", tag, TEXTS),
+        _row("GET /schemas", api.list_schemas, "List schemas", tag, list_of(_VERSION),
              query=(_PREFIX, _flag("aliases", "Also subjects whose alias has the prefix."), _DELETED, latest_only,
                     Parameter("ruleType", "Only schemas with a rule of this type."), _RESOURCE_TYPE,
                     _ASSOCIATION_TYPE,
@@ -308,15 +274,15 @@ def _schema_rows(api: SchemaHandlers) -> list[Operation]:
              query=(_SUBJECT, _FORMAT, _REFERENCE_FORMAT, _TAGS, _flag("fetchMaxId", "Also return the highest id."))),
         _row("GET /schemas/ids/{id}/schema", api.text_by_id, "Get the text of a schema by id", tag, {},
              query=(_SUBJECT, _FORMAT), errors=missing),
-        _row("GET /schemas/ids/{id}/subjects", api.subjects_of_id, "List the subjects that have an id", tag, _TEXTS,
+        _row("GET /schemas/ids/{id}/subjects", api.subjects_of_id, "List the subjects that have an id", tag, TEXTS,
              query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
         _row("GET /schemas/ids/{id}/versions", api.versions_of_id, "List the versions that have an id", tag,
-             {"type": "array", "items": {"type": "object", "properties": {"subject": _TEXT, "version": _NUMBER}}},
+             {"type": "array", "items": {"type": "object", "properties": {"subject": TEXT, "version": _NUMBER}}},
              query=(_SUBJECT, _DELETED, *_PAGE), errors=missing),
         _row("GET /schemas/guids/{guid}", api.by_guid, "Get a schema by guid", tag, _VERSION, query=(_FORMAT,),
              errors=missing),
         _row("GET /schemas/guids/{guid}/ids", api.ids_of_guid, "List the ids of a guid in all contexts", tag,
-             {"type": "array", "items": {"type": "object", "properties": {"context": _TEXT, "id": _NUMBER}}},
+             {"type": "array", "items": {"type": "object", "properties": {"context": TEXT, "id": _NUMBER}}},
              errors=missing),
     ]  # fmt: skip
 
@@ -333,7 +299,7 @@ def _subject_rows(api: SubjectHandlers) -> list[Operation]:
     verbose = _flag("verbose", "Return the reasons.")
     refused = {422: "42205: read-only. 42206: another schema refers to it."}
     return [
-        _row("GET /subjects", api.list_subjects, "List subjects", tag, _TEXTS,
+        _row("GET /subjects", api.list_subjects, "List subjects", tag, TEXTS,
              query=(_PREFIX, _DELETED, _DELETED_ONLY, *_PAGE), errors={404: "A number is not valid."}),
         _row("POST /subjects/{subject}", api.lookup, "Find the version of a schema", tag, _VERSION, body=_NEW_SCHEMA,
              query=(_NORMALIZE, _FORMAT, _DELETED), errors={**no_schema, **invalid}),
@@ -409,11 +375,11 @@ def _association_rows(api: AssociationHandlers) -> list[Operation]:
     is_empty = {**bad_context, 422: "42212: there are no requests."}
     return [
         _row("GET /associations/subjects/{subject}", api.of_subject, "List the associations of a subject", tag,
-             _list_of(_ASSOCIATION), query=query, errors=bad_query),
+             list_of(_ASSOCIATION), query=query, errors=bad_query),
         _row("GET /associations/resources/{resourceNamespace}/{resourceName}", api.of_name,
              "List the associations of a topic by the id of its cluster and its name; `-` stands for all", tag,
-             _list_of(_ASSOCIATION), query=query, errors=bad_query),
-        _row(f"GET {by_id}", api.of_id, "List the associations of a topic by its id", tag, _list_of(_ASSOCIATION),
+             list_of(_ASSOCIATION), query=query, errors=bad_query),
+        _row(f"GET {by_id}", api.of_id, "List the associations of a topic by its id", tag, list_of(_ASSOCIATION),
              query=query, errors=bad_query),
         _row("POST /associations", api.create, "Create associations", tag, _RESOURCE, body=_PUT_RESOURCE,
              query=(context, dry_run), errors=refused),
@@ -435,7 +401,7 @@ def _association_rows(api: AssociationHandlers) -> list[Operation]:
 def _context_rows(api: SettingHandlers) -> list[Operation]:
     tag = "contexts"
     return [
-        _row("GET /contexts", api.contexts, "List contexts", tag, _TEXTS,
+        _row("GET /contexts", api.contexts, "List contexts", tag, TEXTS,
              query=(Parameter("contextPrefix", "Only contexts that start with this."), *_PAGE),
              errors={404: "A number is not valid."}),
         _row("DELETE /contexts/{context}", api.delete_context, "Delete a context", tag, None, status=204,
@@ -452,7 +418,7 @@ def _exporter_rows(api: ExporterHandlers) -> list[Operation]:
     not_paused = {409: "40963: the exporter is not paused."}
     named = _EXPORTER_NAME
     return [
-        _row("GET /exporters", api.names, "List exporters", tag, _TEXTS, errors={500: _NO_WRITE}),
+        _row("GET /exporters", api.names, "List exporters", tag, TEXTS, errors={500: _NO_WRITE}),
         _row("POST /exporters", api.create, "Create an exporter", tag, named, body=_NEW_EXPORTER,
              errors={403: refused[403], 409: taken}),
         _row(f"GET {path}", api.get, "Get an exporter", tag, _EXPORTER, errors=missing),

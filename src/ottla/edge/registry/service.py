@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.cluster import LATEST, Isolation
+from ottla.client.cluster import LATEST
 from ottla.client.errors import ClientError
 from ottla.edge.registry import errors
 from ottla.edge.registry.election import Election, Instance
@@ -55,7 +55,7 @@ class NotLeader(Exception):
 
 
 class Registration(NamedTuple):
-    """The version that a schema has or gets, the records that make it so, and its text in the format that is wanted."""
+    """The version of a schema, the records that register it, and its text in the format that the client wants."""
 
     row: SchemaVersion
     records: list[Record]
@@ -181,7 +181,7 @@ class Registry:
             if made:
                 await self._append([record for _, each in made for record in each.records])
         except (NotLeader, HttpError) as error:
-            if isinstance(error, HttpError) and error.error_code == errors.SCHEMA_TOO_LARGE and len(made) > 1:
+            if isinstance(error, HttpError) and error.error_code == errors.schema_too_large.code and len(made) > 1:
                 # One of them may be too large for the topic, or all together.
                 for waiting, _ in made:
                     await self._register_group([waiting])
@@ -301,7 +301,7 @@ class Registry:
         try:
             return await self._writer.append(batches)
         except asyncio.CancelledError:
-            # The thread goes on with the append, and the next change must not be decided without its records.
+            # The thread continues the append, so the next decision has to wait until these records were read.
             self._end_term()
             raise
         except LeadershipLost:
@@ -387,8 +387,7 @@ class Registry:
 
     def _end_of_topic(self) -> int:
         with self._settings.connect() as cluster:
-            wanted = {self._settings.partition: LATEST}
-            return cluster.list_offsets(wanted, isolation=Isolation.READ_COMMITTED)[self._settings.partition].offset
+            return self._settings.offset(cluster, LATEST)
 
     # What threads report
 
@@ -433,7 +432,10 @@ class Registry:
         self._changed = asyncio.Event()
 
     async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Return True as soon as it is so, and False after the timeout. Looked at when leader or position change."""
+        """Return True when `is_true` returns True, False after the timeout.
+
+        `is_true` is called again whenever the leader or the position changes.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not is_true():
             left = None if deadline is None else deadline - time.monotonic()

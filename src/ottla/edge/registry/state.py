@@ -1,4 +1,4 @@
-"""What the topic `_schemas` says, in memory: subjects, versions, ids, configurations, modes, associations. Pure.
+"""The content of the topic `_schemas` in memory: subjects, versions, ids, settings, associations. Pure.
 
 `apply` is the only way to change it, and every instance applies the same records in the same order.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from ottla.edge.registry.associations.table import Associations
-from ottla.edge.registry.records import Json, SchemaVersion, check_record
+from ottla.edge.registry.records import RULE_LISTS, Json, SchemaVersion, check_record
 from ottla.edge.registry.subjects import DEFAULT_CONTEXT, GLOBAL_CONTEXT, Subject, beside
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class State:
         #: subject, None for global -> configuration and mode
         self.configs: dict[str | None, Json] = {}
         self.modes: dict[str | None, str] = {}
-        self.contexts: dict[str, None] = {}
+        self.contexts: dict[str, Json] = {}
         self.associations = Associations()
 
     # Reading
@@ -201,7 +201,7 @@ class State:
         elif kind == "ASSOC":
             self.associations.apply(key, value, timestamp_ms)
         elif kind == "CONTEXT":
-            _set(self.contexts, key["context"], None, is_set=value is not None)
+            _set(self.contexts, key["context"], value)
         elif kind == "DELETE_SUBJECT" and value is not None:
             for row in self.versions(value["subject"]):
                 if row.version <= value["version"]:
@@ -278,7 +278,7 @@ def merge_rule_sets(old: Json | None, new: Json | None) -> Json | None:
     if old is None or new is None:
         return old if new is None else new
     merged: Json = {}
-    for name in ("migrationRules", "domainRules", "encodingRules"):
+    for name in RULE_LISTS:
         if old.get(name) is not None or new.get(name) is not None:
             replaced = {rule.get("name") for rule in new.get(name) or ()}
             merged[name] = [rule for rule in old.get(name) or () if rule.get("name") not in replaced]
@@ -293,8 +293,8 @@ def has_prefix(subject: str, prefix: str) -> bool:
     return wanted.context in ("*", found.context) and found.name.startswith(wanted.name)
 
 
-def _set(places: dict[Any, Any], name: Any, value: Any, *, is_set: bool | None = None) -> None:
-    if value is None if is_set is None else not is_set:
+def _set(places: dict[Any, Any], name: Any, value: Any) -> None:
+    if value is None:
         places.pop(name, None)
     else:
         places[name] = value

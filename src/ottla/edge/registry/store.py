@@ -64,9 +64,11 @@ class StoreSettings(NamedTuple):
         return TopicPartition(self.topic, 0)
 
     def connect(self, timeout_s: float = TIMEOUT_S, client_id: str = CLIENT_ID) -> Cluster:
-        return Cluster(
-            self.bootstrap, self.properties, client_id=client_id, timeout_s=timeout_s, ended=self.ended
-        )  # fmt: skip
+        return Cluster(self.bootstrap, self.properties, client_id=client_id, timeout_s=timeout_s, ended=self.ended)
+
+    def offset(self, cluster: Cluster, at: int, isolation: Isolation = Isolation.READ_COMMITTED) -> int:
+        """Return the first offset of the topic (EARLIEST), or its end (LATEST)."""
+        return cluster.list_offsets({self.partition: at}, isolation=isolation)[self.partition].offset
 
 
 def prepare_topic(settings: StoreSettings, setting: str = "kafkastore.topic") -> None:
@@ -121,9 +123,7 @@ class Reader:
             try:
                 with self._settings.connect() as cluster:
                     if self._position < 0:
-                        wanted = {self._settings.partition: EARLIEST}
-                        found = cluster.list_offsets(wanted, isolation=Isolation.READ_COMMITTED)
-                        self._position = found[self._settings.partition].offset
+                        self._position = self._settings.offset(cluster, EARLIEST)
                         self._deliver([], self._position)
                     reader = PartitionReader(
                         cluster, self._settings.partition, self._position, _NO_END, isolation=Isolation.READ_COMMITTED
@@ -178,12 +178,11 @@ def read_up_to(settings: StoreSettings, start: int, end: int | None = None) -> t
     any more are left out. Blocks.
     """
     with settings.connect() as cluster:
-        wanted, isolation = settings.partition, Isolation.READ_COMMITTED
-        earliest = cluster.list_offsets({wanted: EARLIEST}, isolation=isolation)[wanted].offset
-        last = cluster.list_offsets({wanted: LATEST}, isolation=isolation)[wanted].offset if end is None else end
-        position, records = max(start, earliest), list[Applied]()
+        position, records = max(start, settings.offset(cluster, EARLIEST)), list[Applied]()
+        last = settings.offset(cluster, LATEST) if end is None else end
         aborted: dict[int, int] = {}
-        with PartitionReader(cluster, wanted, position, last, isolation=isolation) as reader:
+        isolation = Isolation.READ_COMMITTED
+        with PartitionReader(cluster, settings.partition, position, last, isolation=isolation) as reader:
             for fetched in reader:
                 records += [row for row in records_of(fetched, position, aborted) if row.offset < last]
                 # The broker sends what it has, also behind the end.
@@ -279,9 +278,7 @@ class Writer:
     def _end(self) -> int:
         """Return the end of the topic, open transactions included: a reader gets there when they have ended."""
         assert self._cluster is not None
-        wanted = {self._settings.partition: LATEST}
-        found = self._cluster.list_offsets(wanted, isolation=Isolation.READ_UNCOMMITTED)
-        return found[self._settings.partition].offset
+        return self._settings.offset(self._cluster, LATEST, Isolation.READ_UNCOMMITTED)
 
     def _close(self) -> None:
         if self._producer is not None:

@@ -59,8 +59,6 @@ _TRANSIENT: Final = frozenset(
 )
 _METADATA_MIN: Final = 4
 _METADATA_OPERATIONS_FROM: Final = 8
-_CREATE_TOPICS_MIN: Final = 4
-_DELETE_BY_STATE_FROM: Final = 6
 
 _T = TypeVar("_T")
 
@@ -88,24 +86,14 @@ def check(code: int, subject: str, text: str | None = None) -> None:
         raise KafkaRefusal(code, subject, text)
 
 
-def retry(cluster: Cluster, subject: str, attempt: Callable[[float], _T]) -> _T:
-    """Run an attempt until it succeeds, is refused, or the time of the cluster is over."""
-    return cluster.retry(subject, attempt)
-
-
 def ask_controller(cluster: Cluster, subject: str, request: Message, read: Callable[[Any], _T]) -> _T:
     """Send a request to the controller; `read` checks the answer and returns the result."""
 
     def attempt(deadline: float) -> _T:
-        answer = cluster.metadata([], deadline)
-        nodes = {row.node_id: Node(row.node_id, row.host, row.port) for row in answer.brokers}
-        # A cluster whose controllers take no clients names any broker, or none: every broker forwards such requests.
-        node = nodes.get(answer.controller_id) or next(iter(nodes.values()), None)
-        if node is None:
-            raise BrokerError(ErrorCode.NOT_CONTROLLER, subject)
-        return read(cluster.ask(node, request, deadline=deadline))
+        cluster.forget_controller()  # this client may have been idle since it was elected
+        return read(cluster.ask(cluster.controller(deadline), request, deadline=deadline))
 
-    return retry(cluster, subject, attempt)
+    return cluster.retry(subject, attempt)
 
 
 def ask_any(cluster: Cluster, subject: str, request: Message, read: Callable[[Any], _T], version_min: int = 0) -> _T:
@@ -114,7 +102,7 @@ def ask_any(cluster: Cluster, subject: str, request: Message, read: Callable[[An
     def attempt(deadline: float) -> _T:
         return read(cluster.ask_any(request, deadline=deadline, version_min=version_min))
 
-    return retry(cluster, subject, attempt)
+    return cluster.retry(subject, attempt)
 
 
 # Metadata
@@ -122,15 +110,12 @@ def ask_any(cluster: Cluster, subject: str, request: Message, read: Callable[[An
 
 def describe_cluster(cluster: Cluster) -> MetadataResponse:
     """Return the brokers, the controller and the id of the cluster."""
-    return _metadata(cluster, MetadataRequest(topics=[], allow_auto_topic_creation=False), _METADATA_MIN)
+    return _ask_metadata(cluster, "metadata", [], _whole)
 
 
 def list_topics(cluster: Cluster, *, with_operations: bool = False) -> MetadataResponse:
     """Return all topics that the identity may see."""
-    request = MetadataRequest(
-        topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=with_operations
-    )
-    return _metadata(cluster, request, _METADATA_OPERATIONS_FROM if with_operations else _METADATA_MIN)
+    return _ask_metadata(cluster, "metadata", None, _whole, with_operations=with_operations)
 
 
 def describe_topic(
@@ -140,15 +125,8 @@ def describe_topic(
 
     With `create` the broker creates the topic if its settings allow that (`auto.create.topics.enable`).
     """
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=create,
-        include_topic_authorized_operations=with_operations,
-    )  # fmt: skip
 
-    def attempt(deadline: float) -> MetadataResponseTopic:
-        answer = cluster.ask_any(
-            request, deadline=deadline, version_min=_METADATA_OPERATIONS_FROM if with_operations else _METADATA_MIN
-        )
+    def read(answer: Any) -> MetadataResponseTopic:
         (topic,) = answer.topics
         if topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE and not topic.partitions:
             raise BrokerError(topic.error_code, f"topic {name}")  # it is being created
@@ -157,15 +135,30 @@ def describe_topic(
         found: MetadataResponseTopic = topic
         return found
 
-    return retry(cluster, f"topic {name}", attempt)
+    return _ask_metadata(
+        cluster, f"topic {name}", [MetadataRequestTopic(name=name)], read,
+        with_operations=with_operations, create=create,
+    )  # fmt: skip
 
 
-def _metadata(cluster: Cluster, request: MetadataRequest, version_min: int) -> MetadataResponse:
-    def attempt(deadline: float) -> MetadataResponse:
-        answer: MetadataResponse = cluster.ask_any(request, deadline=deadline, version_min=version_min)
-        return answer
+def _ask_metadata(
+    cluster: Cluster,
+    subject: str,
+    topics: list[MetadataRequestTopic] | None,
+    read: Callable[[Any], _T],
+    *,
+    with_operations: bool = False,
+    create: bool = False,
+) -> _T:
+    request = MetadataRequest(
+        topics=topics, allow_auto_topic_creation=create, include_topic_authorized_operations=with_operations
+    )
+    version_min = _METADATA_OPERATIONS_FROM if with_operations else _METADATA_MIN
+    return ask_any(cluster, subject, request, read, version_min)
 
-    return retry(cluster, "metadata", attempt)
+
+def _whole(answer: MetadataResponse) -> MetadataResponse:
+    return answer
 
 
 # Topics
@@ -190,38 +183,38 @@ def create_topic(
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs],
     )
 
-    def read(answer: Any) -> tuple[int, int]:
-        (row,) = answer.topics
-        check(row.error_code, f"topic {name}", row.error_message)
-        return row.num_partitions, row.replication_factor
-
-    request = CreateTopicsRequest(topics=[topic], timeout=int(cluster.timeout_s * 1000), validate_only=validate_only)
-    return ask_controller(cluster, f"topic {name}", request, read)
+    request = CreateTopicsRequest(topics=[topic], timeout=_timeout_ms(cluster), validate_only=validate_only)
+    row = _change_topic(cluster, name, request, "topics")
+    return row.num_partitions, row.replication_factor
 
 
 def add_partitions(cluster: Cluster, name: str, count: int) -> None:
     """Raise the number of partitions of a topic."""
-
-    def read(answer: Any) -> None:
-        (row,) = answer.results
-        check(row.error_code, f"topic {name}", row.error_message)
-
-    request = CreatePartitionsRequest(
-        topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)], timeout=int(cluster.timeout_s * 1000)
-    )
-    ask_controller(cluster, f"topic {name}", request, read)
+    topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
+    _change_topic(cluster, name, CreatePartitionsRequest(topics=[topic], timeout=_timeout_ms(cluster)), "results")
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
-    def read(answer: Any) -> None:
-        (row,) = answer.responses
-        check(row.error_code, f"topic {name}", row.error_message)
-
     # Each version has one of the two fields; the encoder takes the one of its version.
     request = DeleteTopicsRequest(
-        topic_names=[name], topics=[DeleteTopicState(name=name)], timeout=int(cluster.timeout_s * 1000)
+        topic_names=[name], topics=[DeleteTopicState(name=name)], timeout=_timeout_ms(cluster)
     )
-    ask_controller(cluster, f"topic {name}", request, read)
+    _change_topic(cluster, name, request, "responses")
+
+
+def _change_topic(cluster: Cluster, name: str, request: Message, rows: str) -> Any:
+    """Return the row of the answer to a change of one topic. ``rows`` is the field of the answer that has it."""
+
+    def read(answer: Any) -> Any:
+        (row,) = getattr(answer, rows)
+        check(row.error_code, f"topic {name}", row.error_message)
+        return row
+
+    return ask_controller(cluster, f"topic {name}", request, read)
+
+
+def _timeout_ms(cluster: Cluster) -> int:
+    return int(cluster.timeout_s * 1000)
 
 
 def wait_until_known(cluster: Cluster, name: str, partitions: int) -> None:
@@ -277,7 +270,7 @@ def _describe_at(
 
     if broker_id is None:
         return ask_any(cluster, "configs", request, read)
-    return retry(cluster, "configs", lambda deadline: read(_ask_broker(cluster, broker_id, request, deadline)))
+    return cluster.retry("configs", lambda deadline: read(_ask_broker(cluster, broker_id, request, deadline)))
 
 
 def alter_configs(
@@ -316,7 +309,7 @@ def alter_configs(
             ask_controller(cluster, "configs", request, read)
         else:
             to_broker = broker_id
-            retry(cluster, "configs", lambda by: read(_ask_broker(cluster, to_broker, request, by)))  # noqa: B023
+            cluster.retry("configs", lambda by: read(_ask_broker(cluster, to_broker, request, by)))  # noqa: B023
     return refusals
 
 
@@ -357,5 +350,5 @@ def list_reassignments(cluster: Cluster, topics: Mapping[str, Sequence[int]] | N
             TopicPartition(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions
         }
 
-    request = ListPartitionReassignmentsRequest(timeout=int(cluster.timeout_s * 1000), topics=named)
+    request = ListPartitionReassignmentsRequest(timeout=_timeout_ms(cluster), topics=named)
     return ask_controller(cluster, "reassignments", request, read)

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 from starlette.requests import Request
 
-from ottla.edge.rest.errors import INVALID_PAYLOAD, bad_request, unprocessable
+from ottla.edge.rest.errors import INVALID_PAYLOAD, bad_request, not_found, unprocessable
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -127,11 +127,9 @@ class Fields:
 
     def optional_text(self, name: str, bytes_max: int = TEXT_BYTES_MAX) -> str | None:
         """Return a string, or None. Raise HttpError 400 if it is longer than a string of Kafka's protocol can be."""
-        found = self._found.get(name)
+        found: str | None = self._typed(name, str, "a string")
         if found is None:
             return None
-        if not isinstance(found, str):
-            raise self._wrong(name, "a string", found)
         if not is_unicode(found):
             raise bad_request(f"{self._where}{name} contains half of a surrogate pair, which is not Unicode text")
         if len(found.encode()) > bytes_max:
@@ -153,12 +151,8 @@ class Fields:
         return found
 
     def optional_integer(self, name: str, low: int = 0, high: int = INT32_MAX) -> int | None:
-        found = self._found.get(name)
-        if found is None:
-            return None
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise self._wrong(name, "an integer", found)
-        if not low <= found <= high:
+        found: int | None = self._typed(name, int, "an integer")
+        if found is not None and not low <= found <= high:
             raise bad_request(f"{self._where}{name} must be between {low} and {high}")
         return found
 
@@ -169,13 +163,9 @@ class Fields:
             return Fields({name: int(found)}).optional_integer(name, low, high)
         return self.optional_integer(name, low, high)
 
-    def boolean(self, name: str, default: bool = False) -> bool:
-        found = self._found.get(name)
-        if found is None:
-            return default
-        if not isinstance(found, bool):
-            raise self._wrong(name, "true or false", found)
-        return found
+    def boolean(self, name: str) -> bool:
+        """Return a flag, false if the field is missing."""
+        return self._typed(name, bool, "true or false") is True
 
     def choice(self, name: str, values: Sequence[str], default: str | None = None) -> str:
         """Return one of the values; case does not matter. Raise HttpError if it is missing without a default."""
@@ -197,21 +187,14 @@ class Fields:
 
     def array(self, name: str) -> list[Any]:
         """Return a required array."""
-        found = self._found.get(name)
+        found: list[Any] | None = self._typed(name, list, "an array")
         if found is None:
             raise self._missing(name)
-        if not isinstance(found, list):
-            raise self._wrong(name, "an array", found)
         return found
 
     def mapping(self, name: str) -> dict[str, Any]:
         """Return an object, empty if the field is missing."""
-        found = self._found.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, dict):
-            raise self._wrong(name, "an object", found)
-        return found
+        return self._typed(name, dict, "an object") or {}
 
     def value(self, name: str) -> Any:
         """Return any JSON value; None if the field is missing."""
@@ -221,8 +204,12 @@ class Fields:
         text = f"{self._where}{name} is required"
         return bad_request(text) if self._missing_status == 400 else unprocessable(text)
 
-    def _wrong(self, name: str, wanted: str, found: Any) -> Exception:
-        return bad_request(f"{self._where}{name} must be {wanted}, not {_type_name(found)}")
+    def _typed(self, name: str, kind: type, noun: str) -> Any:
+        """Return the value of a field, or None. Raise HttpError 400 if it has another type."""
+        found = self._found.get(name)
+        if found is not None and (not isinstance(found, kind) or (kind is int and isinstance(found, bool))):
+            raise bad_request(f"{self._where}{name} must be {noun}, not {_type_name(found)}")
+        return found
 
 
 def is_unicode(text: str) -> bool:
@@ -266,8 +253,6 @@ def query_boolean(request: Request, name: str) -> bool:
 
 def path_integer(request: Request, name: str) -> int:
     """Return an integer of the path. Raise HttpError 404 if it is not one, as Confluent's server does."""
-    from ottla.edge.rest.errors import not_found
-
     text: str = request.path_params[name]
     if not (text.isascii() and text.isdigit()) or len(text) > 10 or int(text) > INT32_MAX:
         raise not_found("HTTP 404 Not Found")

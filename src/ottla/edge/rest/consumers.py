@@ -23,7 +23,6 @@ from ottla.edge.rest.group_consumer import GroupConsumer, Poller
 from ottla.edge.rest.kafka import READ_AHEAD, Identity, Kafka, Owner
 from ottla.edge.rest.settings import RestSettings
 from ottla.edge.web.app import HttpError
-from ottla.env.tasks import start_task
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ _POLL_INTERVAL_MAX_MS: Final = 86_400_000
 _QUIET_S: Final = 0.05
 #: how often topics are matched with a pattern again
 _PATTERN_S: Final = 10.0
-#: how often a GET that waits looks whether its client is still there
+#: how often a waiting GET checks whether its client is still connected
 _CONNECTED_S: Final = 0.5
 
 _NOT_FOUND: Final = (
@@ -57,6 +56,18 @@ class InstanceOptions(NamedTuple):
     auto_commit: bool | None
     fetch_min_bytes: int | None
     request_timeout_ms: int | None
+
+
+class Reading(NamedTuple):
+    """How a request reads records."""
+
+    timeout_s: float
+    bytes_max: int
+    #: returns what the answer has of a record
+    convert: Callable[[Any], Any]
+    is_disconnected: Callable[[], Awaitable[bool]]
+    #: gets the schemas of records before they are converted; None if their format has none
+    load: Load | None
 
 
 class Instance:
@@ -85,7 +96,6 @@ class Instances:
         self._instances: dict[tuple[str, str], Instance] = {}
         self._groups: Counter[str] = Counter()
         self._poller = Poller()
-        self._closing: set[asyncio.Future[None]] = set()
 
     def create(self, group: str, identity: Identity, options: InstanceOptions) -> Instance:
         """Create an instance. Raise HttpError if the name is taken or there are too many."""
@@ -183,75 +193,43 @@ class Instances:
 
     def _close_later(self, instance: Instance) -> None:
         self._remove(instance)
-        closing = start_task(self._kafka.run(instance.consumer.close), "close a consumer")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._kafka.close_later(instance.consumer.close)
 
     async def close(self) -> None:
-        """Close all instances."""
+        """Close all instances; `Kafka.close` waits until they are closed."""
         for instance in list(self._instances.values()):
             self._close_later(instance)
         await self._kafka.run(self._poller.close)
-        if self._closing:
-            await asyncio.wait(set(self._closing))
 
     # Records
 
-    async def read(
-        self,
-        instance: Instance,
-        *,
-        timeout_s: float,
-        bytes_max: int,
-        convert: Callable[[Any], Any],
-        is_disconnected: Callable[[], Any],
-        load: Load | None = None,
-    ) -> list[Any]:
+    async def read(self, instance: Instance, reading: Reading) -> list[Any]:
         """Wait for records and return them. A client that has disconnected gets none, and the records stay."""
         wanted = instance.options.fetch_min_bytes
         bytes_min = self._settings.fetch_min_bytes if wanted is None else wanted
         instance.requests += 1
         try:
             async with instance.reading:
-                return await self._read(
-                    instance.consumer,
-                    timeout_s=timeout_s,
-                    bytes_min=bytes_min,
-                    bytes_max=bytes_max,
-                    convert=convert,
-                    is_disconnected=is_disconnected,
-                    load=load,
-                )
+                return await self._read(instance.consumer, reading, bytes_min)
         finally:
             instance.requests -= 1
             self._touch(instance)
 
-    async def _read(
-        self,
-        consumer: GroupConsumer,
-        *,
-        timeout_s: float,
-        bytes_min: int,
-        bytes_max: int,
-        convert: Callable[[Any], Any],
-        is_disconnected: Callable[[], Any],
-        load: Load | None,
-    ) -> list[Any]:
-        deadline = time.monotonic() + timeout_s
+    async def _read(self, consumer: GroupConsumer, reading: Reading, bytes_min: int) -> list[Any]:
+        bytes_max = reading.bytes_max
+        deadline = time.monotonic() + reading.timeout_s
         records: list[Any] = []
         size = 0
         consumer.is_waited_for = True
         try:
             while True:
                 consumer.arrived.clear()
-                if not records and await is_disconnected():
+                if not records and await reading.is_disconnected():
                     return []
-                if load is not None:
-                    await load(consumer.peek())
+                if reading.load is not None:
+                    await reading.load(consumer.peek())
                 try:
-                    found, more = (
-                        consumer.take(bytes_max - size, convert) if bytes_max > size or not records else ([], 0)
-                    )
+                    found, more = consumer.take(bytes_max - size, reading.convert)
                 except HttpError:
                     if records:
                         return records  # the next request gets the error

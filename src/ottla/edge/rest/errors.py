@@ -5,6 +5,7 @@ An error code is the HTTP status and two more digits, or the status itself for e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.client.errors import (
@@ -94,50 +95,40 @@ _BAD: Final = (400, BAD_REQUEST)
 _FORBIDDEN: Final = (403, NOT_AUTHORIZED)
 _UNAUTHENTICATED: Final = (401, AUTHENTICATION_FAILED)
 _UNKNOWN: Final = (404, UNKNOWN_TOPIC_OR_PARTITION)
-_TOO_LARGE: Final = (413, 413)
 _RETRIABLE: Final = (500, KAFKA_RETRIABLE)
 _OTHER: Final = (500, KAFKA_ERROR)
 _UNAVAILABLE: Final = (503, BROKER_UNAVAILABLE)
 
 _BROKER_NOT_AVAILABLE: Final = 8
 
-#: Kafka's code -> status and error code; other codes are 50003 if they are retriable, else 50002
+#: status and error code -> Kafka's codes; other codes are 50003 if they are retriable, else 50002
+_OUTCOMES: Final[dict[tuple[int, int], tuple[int, ...]]] = {
+    _UNKNOWN: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID),
+    (404, LEADER_NOT_AVAILABLE): (ErrorCode.LEADER_NOT_AVAILABLE,),
+    (404, GROUP_NOT_FOUND): (ErrorCode.GROUP_ID_NOT_FOUND,),
+    (404, 404): (ErrorCode.BROKER_ID_NOT_REGISTERED,),
+    (429, REQUESTS_EXCEEDED): (ErrorCode.THROTTLING_QUOTA_EXCEEDED,),
+    _UNAVAILABLE: (_BROKER_NOT_AVAILABLE,),
+    (413, 413): (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE),
+    _BAD: (
+        ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD,
+        ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION, ErrorCode.SECURITY_DISABLED,
+        ErrorCode.TOPIC_DELETION_DISABLED, ErrorCode.REASSIGNMENT_IN_PROGRESS, ErrorCode.INVALID_REGULAR_EXPRESSION,
+    ),
+    _FORBIDDEN: (
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ),
+    _UNAUTHENTICATED: (
+        ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE,
+    ),
+}  # fmt: skip
 _KAFKA_CODES: Final[dict[int, tuple[int, int]]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _UNKNOWN,
-    ErrorCode.UNKNOWN_TOPIC_ID: _UNKNOWN,
-    ErrorCode.LEADER_NOT_AVAILABLE: (404, LEADER_NOT_AVAILABLE),
-    _BROKER_NOT_AVAILABLE: _UNAVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: _TOO_LARGE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: _TOO_LARGE,
-    ErrorCode.OFFSET_OUT_OF_RANGE: _BAD,
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: _BAD,
-    ErrorCode.INVALID_TOPIC_EXCEPTION: _BAD,
-    ErrorCode.INVALID_GROUP_ID: _BAD,
-    ErrorCode.INVALID_TIMESTAMP: _BAD,
-    ErrorCode.INVALID_RECORD: _BAD,
-    ErrorCode.UNSUPPORTED_VERSION: _BAD,
-    ErrorCode.TOPIC_ALREADY_EXISTS: _BAD,
-    ErrorCode.INVALID_PARTITIONS: _BAD,
-    ErrorCode.INVALID_REPLICATION_FACTOR: _BAD,
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: _BAD,
-    ErrorCode.INVALID_CONFIG: _BAD,
-    ErrorCode.INVALID_REQUEST: _BAD,
-    ErrorCode.POLICY_VIOLATION: _BAD,
-    ErrorCode.SECURITY_DISABLED: _BAD,
-    ErrorCode.TOPIC_DELETION_DISABLED: _BAD,
-    ErrorCode.REASSIGNMENT_IN_PROGRESS: _BAD,
-    ErrorCode.INVALID_REGULAR_EXPRESSION: _BAD,
-    ErrorCode.GROUP_ID_NOT_FOUND: (404, GROUP_NOT_FOUND),
-    ErrorCode.BROKER_ID_NOT_REGISTERED: (404, 404),
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED: (429, REQUESTS_EXCEEDED),
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _FORBIDDEN,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: _FORBIDDEN,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _FORBIDDEN,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _FORBIDDEN,
-    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: _FORBIDDEN,
-    ErrorCode.SASL_AUTHENTICATION_FAILED: _UNAUTHENTICATED,
-    ErrorCode.UNSUPPORTED_SASL_MECHANISM: _UNAUTHENTICATED,
-    ErrorCode.ILLEGAL_SASL_STATE: _UNAUTHENTICATED,
+    **{code: outcome for outcome, codes in _OUTCOMES.items() for code in codes},
     # librdkafka's own codes
     -197: _RETRIABLE,  # the client was closed
     -195: _UNAVAILABLE,  # transport
@@ -154,6 +145,16 @@ _KAFKA_CODES: Final[dict[int, tuple[int, int]]] = {
     -169: _UNAUTHENTICATED,
     -166: _RETRIABLE,  # timed out in the queue
 }
+
+#: error of the client -> status and error code; the first kind that fits counts
+_CLIENT_ERRORS: Final[Sequence[tuple[type[ClientError], tuple[int, int]]]] = (
+    (AuthenticationFailed, _UNAUTHENTICATED),
+    (Unreachable, _UNAVAILABLE),
+    (UnsupportedByBroker, _BAD),
+    (ConnectionLost, _RETRIABLE),
+    (TimedOut, _RETRIABLE),
+    (ClientError, _OTHER),
+)
 
 
 class KafkaRefusal(Exception):
@@ -203,16 +204,9 @@ def describe_error(error: Exception) -> HttpError | None:
     if isinstance(error, BrokerError):
         status, error_code = status_of(error.code)
         return HttpError(status, error_code, error.text or str(error))
-    if isinstance(error, AuthenticationFailed):
-        return HttpError(401, AUTHENTICATION_FAILED, str(error))
-    if isinstance(error, Unreachable):
-        return HttpError(503, BROKER_UNAVAILABLE, str(error))
-    if isinstance(error, UnsupportedByBroker):
-        return HttpError(400, BAD_REQUEST, str(error))
-    if isinstance(error, (ConnectionLost, TimedOut)):
-        return HttpError(500, KAFKA_RETRIABLE, str(error))
-    if isinstance(error, ClientError):
-        return HttpError(500, KAFKA_ERROR, str(error))
+    for kind, (status, error_code) in _CLIENT_ERRORS:
+        if isinstance(error, kind):
+            return HttpError(status, error_code, str(error))
     return None
 
 

@@ -147,9 +147,9 @@ class GroupConsumer:
         self._is_paused = False
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
-        gone = set(partitions)
+        dropped = set(partitions)
         with self._kept_lock:
-            self._kept = deque(m for m in self._kept if TopicPartition(m.topic(), m.partition()) not in gone)
+            self._kept = deque(m for m in self._kept if TopicPartition(m.topic(), m.partition()) not in dropped)
             self._kept_bytes = sum(map(_size, self._kept))
 
     def _drop_all(self) -> None:

@@ -46,18 +46,19 @@ class Group(NamedTuple):
     is_simple: bool
     assignor: str
     state: str
-    group_type: str
+    #: CONSUMER or CLASSIC
+    protocol: str
     is_mixed: bool
     coordinator_id: int
     members: Sequence[Member]
 
 
 class Lag(NamedTuple):
-    """How far a group is behind the end of a partition."""
+    """How far a group is behind the end of a partition; the fields have the names of the REST API."""
 
-    topic: str
-    partition: int
-    member_id: str
+    topic_name: str
+    partition_id: int
+    consumer_id: str
     instance_id: str | None
     client_id: str
     current_offset: int
@@ -156,19 +157,17 @@ def state_name(word: str) -> str:
 
 
 def group_lags(cluster: Cluster, group: Group) -> list[Lag]:
-    """Return the lag of each partition with a committed offset, the largest first by topic and partition order."""
+    """Return the lag of each partition with a committed offset, in the order of topics and partitions."""
     committed = _committed(cluster, group.group_id)
     # Ends are read after the commits, so that a lag is never negative.
     ends = _ends(cluster, committed)
     owners = {tp: member for member in group.members for tp in member.partitions}
-    nobody = Member("", None, "", ())
+    no_member = Member("", None, "", ())
     lags = []
-    for tp in sorted(committed):
-        if tp in ends:
-            owner = owners.get(tp, nobody)
-            behind = max(ends[tp] - committed[tp], 0)
-            lags.append(Lag(tp.topic, tp.partition, owner.member_id, owner.instance_id, owner.client_id,
-                            committed[tp], ends[tp], behind))  # fmt: skip
+    for tp in sorted(committed.keys() & ends.keys()):
+        owner = owners.get(tp, no_member)
+        behind = max(ends[tp] - committed[tp], 0)
+        lags.append(Lag(*tp, owner.member_id, owner.instance_id, owner.client_id, committed[tp], ends[tp], behind))
     return lags
 
 

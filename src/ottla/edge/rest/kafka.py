@@ -81,7 +81,7 @@ class Owner:
         return other == own or bool(own.token and other.token and own.name == other.name)
 
     def renew(self, other: Identity) -> None:
-        """Take over a token of the owner that expires later."""
+        """Use the token of a newer request of the owner if it expires later."""
         if (other.expires_ms or 0) > (self.identity.expires_ms or 0):
             self.identity = other
 
@@ -109,7 +109,7 @@ class Arrival:
 
 
 class Delivery:
-    """One record on its way: the outcome is valid once `is_done`."""
+    """One record that was sent: the outcome is valid once `is_done`."""
 
     __slots__ = ("arrival", "error", "is_done", "offset", "partition", "timestamp_ms")
 
@@ -211,7 +211,7 @@ class RecordProducer:
         self._room.set()
 
     def close(self) -> None:
-        """Wait for records on their way, for a few seconds. Blocks: call it in a thread."""
+        """Wait a few seconds until all records are acknowledged. Blocks: call it in a thread."""
         self._is_ending = True
         self._producer.flush(_CLOSE_S_MAX)
         self._is_closing = True
@@ -297,7 +297,7 @@ class Kafka:
     async def cluster_id(self, identity: Identity) -> str:
         """Return the id of the cluster, which never changes. The identity asks for it if it is not known yet."""
         if self._cluster_id is None:
-            self._cluster_id = await self.call(identity, _read_cluster_id)
+            self._cluster_id = await self.call(identity, Cluster.cluster_id)
         return self._cluster_id
 
     def _make_cluster(self, identity: Identity) -> Cluster:
@@ -337,7 +337,7 @@ class Kafka:
             size //= 2
         producer = clients.producers.get(size)
         if producer is not None and producer.is_broken:
-            self._close_later(clients.producers.pop(size).close)
+            self.close_later(clients.producers.pop(size).close)
             producer = None
         if producer is None:
             own = self._config(Owner(identity))
@@ -394,15 +394,16 @@ class Kafka:
         for cluster in clients.clusters:
             cluster.close()
         for producer in clients.producers.values():
-            self._close_later(producer.close)
+            self.close_later(producer.close)
 
-    def _close_later(self, close: Callable[[], None]) -> None:
+    def close_later(self, close: Callable[[], None]) -> None:
+        """Close a client in a thread. `close` of this object waits for it."""
         closing = self._loop.run_in_executor(self._threads, close)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all clients; records on their way are sent for a few seconds, and no request is tried again."""
+        """Close all clients. Producers have a few seconds for their records; no request is retried."""
         self._ended.set()
         for clients in self._clients.values():
             self._close_clients(clients)
@@ -417,10 +418,3 @@ def _current_token(owner: Owner, config: str) -> tuple[str, float]:
     identity = owner.identity
     assert identity.expires_ms is not None
     return identity.token, identity.expires_ms / 1000
-
-
-def _read_cluster_id(cluster: Cluster) -> str:
-    def attempt(deadline: float) -> str:
-        return cluster.metadata([], deadline).cluster_id or ""
-
-    return cluster.retry("cluster id", attempt)

@@ -13,7 +13,8 @@ from starlette.types import Message, Receive
 from ottla.edge.rest.errors import BYTES_EXCEEDED
 from ottla.edge.rest.settings import RestSettings
 from ottla.edge.web.app import Handler, HttpError, Operation
-from ottla.edge.web.rates import Rates, network_of_client
+from ottla.edge.web.authentication import client_key
+from ottla.edge.web.rates import Rates
 
 
 class ByteRates:
@@ -51,12 +52,6 @@ class ByteRates:
             return message
 
         return receive_and_count
-
-
-def client_key(request: Request) -> str:
-    """Return what the bytes of a client are counted by: the name of its user, else its address."""
-    name = getattr(request.scope.get("identity"), "name", "")
-    return f"user {name}" if name else f"address {network_of_client(request)}"
 
 
 def _exceeded(wait_s: float) -> HttpError:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from starlette.requests import Request
@@ -17,12 +16,17 @@ from ottla.edge.rest.resources import Links
 from ottla.edge.rest.settings import RestSettings
 from ottla.edge.web.accept import choose_media_type
 from ottla.edge.web.app import HttpError, Operation, Parameter
+from ottla.edge.web.authentication import identity_of
+from ottla.edge.web.json_schemas import BOOLEAN, NULLABLE_TEXT, TEXT, Schema, list_of, object_of, or_null
 from ottla.edge.web.server import Listener
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-JSON: Final = "application/json"
+CLUSTER: Final = "/v3/clusters/{cluster_id}"
+
+#: answers a request of version 3 with the links of its cluster
+ClusterHandler = Callable[[Request, Links], Awaitable[Response]]
 
 #: errors that every operation which asks the cluster can answer with
 KAFKA_ERRORS: Final[Mapping[int, str]] = {
@@ -47,8 +51,8 @@ class Proxy:
 
     def identity(self, request: Request) -> Identity:
         """Return who the request acts for towards the cluster."""
-        found = request.scope.get("identity")
-        return found if isinstance(found, Identity) and (found.properties or found.token) else SERVICE
+        found = identity_of(request)
+        return found if found.properties or found.token else SERVICE
 
     async def call(
         self, request: Request, function: Callable[Concatenate[Cluster, _P], _T], *args: _P.args, **kwargs: _P.kwargs
@@ -65,23 +69,40 @@ class Proxy:
         return f"{request.url.scheme}://{request.url.netloc}"
 
     async def links(self, request: Request) -> Links:
-        """Return the links of the cluster in the path. Raise HttpError 404 if it is another cluster."""
+        """Return the links of the cluster. Raise HttpError 404 if the path names another cluster."""
         cluster_id = await self.kafka.cluster_id(self.identity(request))
-        wanted = request.path_params["cluster_id"]
+        wanted = request.path_params.get("cluster_id", cluster_id)
         if wanted != cluster_id:
             raise not_found(f"Cluster {wanted} cannot be found.")
         return Links(self.base_url(request), cluster_id)
 
+    def operation(
+        self,
+        name: str,
+        method_and_path: str,
+        handler: ClusterHandler,
+        summary: str,
+        answer: Schema | None = None,
+        **more: Any,
+    ) -> Operation:
+        """Return an operation of version 3. ``answer`` is the JSON Schema of status 200; without it, the status is 204.
 
-def with_accept(operation: Operation) -> Operation:
-    """Return an operation of version 3 that answers 406 if the Accept header excludes its media types."""
+        A path that does not begin with a slash is that of a resource of the cluster. Before ``handler``, the Accept
+        header is checked (406) and the cluster in the path (404).
+        """
+        method, path = method_and_path.split(" ")
+        made = {"answers": {204: None} if answer is None else {200: answer}, "errors": KAFKA_ERRORS, **more}
 
-    async def handle(request: Request) -> Response:
-        if choose_media_type(request.headers.get("accept"), operation.produces) is None:
-            raise HttpError(406, 406, f"HTTP 406 Not Acceptable: the answer is {operation.produces[0]}")
-        return await operation.handler(request)
+        async def handle(request: Request) -> Response:
+            offered = request.scope["operation"].produces
+            if choose_media_type(request.headers.get("accept"), offered) is None:
+                raise HttpError(406, 406, f"HTTP 406 Not Acceptable: the answer is {offered[0]}")
+            return await handler(request, await self.links(request))
 
-    return replace(operation, handler=handle)
+        return Operation(
+            name=f"api.v3.{name}", method=method, path=path if path.startswith("/") else f"{CLUSTER}/{path}",
+            handler=handle, summary=summary, **made,
+        )  # fmt: skip
 
 
 def answer(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -93,82 +114,38 @@ def no_content() -> Response:
 
 
 #: the body of a resource of version 3, for the OpenAPI document
-def resource_schema(kind: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+def resource_schema(kind: str, properties: Schema) -> dict[str, Any]:
     """Return the JSON Schema of a resource."""
-    metadata = {
-        "type": "object", "required": ["self"],
-        "properties": {"self": {"type": "string"}, "resource_name": {"type": ["string", "null"]}},
-    }  # fmt: skip
-    return {
-        "type": "object",
-        "title": kind,
-        "required": ["kind", "metadata", "cluster_id", *properties],
-        "properties": {"kind": {"const": kind}, "metadata": metadata, "cluster_id": TEXT, **properties},
-    }
+    metadata = object_of({"self": TEXT}, {"resource_name": NULLABLE_TEXT})
+    found = object_of({"kind": {"const": kind}, "metadata": metadata, "cluster_id": TEXT, **properties})
+    return found | {"title": kind}
 
 
-def list_schema(item: Mapping[str, Any]) -> dict[str, Any]:
+def list_schema(item: Schema) -> dict[str, Any]:
     """Return the JSON Schema of a list of resources."""
-    metadata = {
-        "type": "object", "required": ["self"],
-        "properties": {"self": {"type": "string"}, "next": {"type": ["string", "null"]}},
-    }  # fmt: skip
-    return {
-        "type": "object",
-        "required": ["kind", "metadata", "data"],
-        "properties": {
-            "kind": {"const": f"{item['title']}List"}, "metadata": metadata, "data": {"type": "array", "items": item},
-        },
-    }  # fmt: skip
+    metadata = object_of({"self": TEXT}, {"next": NULLABLE_TEXT})
+    return object_of({"kind": {"const": f"{item['title']}List"}, "metadata": metadata, "data": list_of(item)})
 
 
-TEXT: Final[Mapping[str, Any]] = {"type": "string"}
-NULLABLE_TEXT: Final[Mapping[str, Any]] = {"type": ["string", "null"]}
-INTEGER: Final[Mapping[str, Any]] = {"type": "integer"}
-BOOLEAN: Final[Mapping[str, Any]] = {"type": "boolean"}
 #: values of configs, which are text: numbers and booleans become text
-CONFIG_VALUE: Final[Mapping[str, Any]] = {"type": ["string", "number", "boolean", "null"]}
-INTEGERS: Final[Mapping[str, Any]] = {"type": "array", "items": INTEGER}
-TEXTS: Final[Mapping[str, Any]] = {"type": "array", "items": TEXT}
-RELATED: Final[Mapping[str, Any]] = {"type": "object", "required": ["related"], "properties": {"related": TEXT}}
-NULLABLE_RELATED: Final[Mapping[str, Any]] = {"anyOf": [RELATED, {"type": "null"}]}
-
-
+CONFIG_VALUE: Final[Schema] = {"type": ["string", "number", "boolean", "null"]}
+RELATED: Final[Schema] = object_of({"related": TEXT})
+NULLABLE_RELATED: Final[Schema] = {"anyOf": [RELATED, {"type": "null"}]}
 #: numbers in requests, which are those of Kafka's protocol
-INT32: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0, "maximum": INT32_MAX}
-INT64: Final[Mapping[str, Any]] = {"type": "integer", "format": "int64", "minimum": 0, "maximum": INT64_MAX}
+INT32: Final[Schema] = {"type": "integer", "format": "int32", "minimum": 0, "maximum": INT32_MAX}
+INT64: Final[Schema] = {"type": "integer", "format": "int64", "minimum": 0, "maximum": INT64_MAX}
 
 
 #: an integer that may also be sent as a string
-DIGITS_OR_INT32: Final[Mapping[str, Any]] = {
+DIGITS_OR_INT32: Final[Schema] = {
     "type": ["integer", "string", "null"], "pattern": f"^{DIGITS.pattern}$", "minimum": 0, "maximum": INT32_MAX,
 }  # fmt: skip
 
 
-def or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a field for which null is the same as a missing one."""
-    found = dict(schema)
-    if isinstance(found.get("type"), str):
-        found["type"] = [found["type"], "null"]
-    if "enum" in found:
-        found["enum"] = [*found["enum"], None]
-    return found
-
-
-def request_schema(
-    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, example: Any = None
-) -> dict[str, Any]:
+def request_schema(required: Schema, optional: Schema | None = None, example: Any = None) -> dict[str, Any]:
     """Return the JSON Schema of an object in a request, whose optional fields may be null. It has no other fields."""
-    made = body_schema(required, {name: or_null(schema) for name, schema in (optional or {}).items()}, example)
+    made = object_of(required, {name: or_null(schema) for name, schema in (optional or {}).items()}, example)
     return made | {"additionalProperties": False}
-
-
-def body_schema(
-    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, example: Any = None
-) -> dict[str, Any]:
-    """Return the JSON Schema of an object. The page /docs shows the example."""
-    made = {"type": "object", "required": [*required], "properties": {**required, **(optional or {})}}
-    return made if example is None else made | {"examples": [example]}
 
 
 def flag(name: str, description: str) -> Parameter:

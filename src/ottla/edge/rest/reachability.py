@@ -1,4 +1,4 @@
-"""Asks the cluster every few seconds whether it answers. `/health` and the log tell the result."""
+"""Asks the cluster every few seconds whether it answers. `/health` and the log show the result."""
 
 from __future__ import annotations
 

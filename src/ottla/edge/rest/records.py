@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from ottla.edge.rest.bodies import INT32_MAX, INT64_MAX, is_unicode
+from ottla.edge.rest.bodies import DECODER, INT32_MAX, INT64_MAX, is_unicode
 from ottla.edge.rest.errors import JSON_CONVERSION, PARTITION_NOT_FOUND, bad_request, unprocessable
 from ottla.edge.web.app import HttpError
 
@@ -86,14 +86,10 @@ def decode_plain(form: str, payload: bytes | None) -> Any:
         return base64.b64encode(payload).decode()
     try:
         text = payload.decode()
-        return text if form == STRING else json.loads(text, parse_constant=_refuse)
+        return text if form == STRING else DECODER.decode(text)
     except (ValueError, RecursionError):
         noun = "JSON" if form == JSON else "UTF-8 text"
         raise unprocessable(f"Conversion failed: the bytes of a record are not {noun}", JSON_CONVERSION) from None
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(text)
 
 
 def read_headers(found: Any) -> list[Header] | None:

@@ -1,9 +1,9 @@
 """The clients of the schema registry: one with the login of the proxy, or one for each user.
 
-With `authentication.pass.through=true` the registry gets the credentials of the user of each request, so that the proxy
-lends no rights of its own. With `schema.registry.pass.through=false` it logs in as the proxy. Then it registers schemas
-for a user only under subjects of topics that this user may write to (`SchemaData.find`). So it does if the registry
-does not look at the credentials, because it needs none or accepts the certificate of the proxy.
+With `authentication.pass.through=true` the registry gets the credentials of the user of each request, so that no user
+acts with the rights of the proxy. With `schema.registry.pass.through=false` the proxy logs in as itself. Then it
+registers schemas for a user only under subjects of topics that this user may write to (`SchemaData.find`). The same
+holds if the registry ignores the credentials, because it needs none or accepts the certificate of the proxy.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Registries:
                 )
 
     def acts_as(self, identity: Identity) -> Identity:
-        """Return who the registry takes for the sender of the requests of a user."""
+        """Return the identity that the registry sees in the requests of a user."""
         return identity if self._passes_users else SERVICE
 
     def checks(self, identity: Identity) -> bool:

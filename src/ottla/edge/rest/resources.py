@@ -212,27 +212,18 @@ def acl(links: Links, fields: Mapping[str, str]) -> Json:
     }
 
 
-def consumer_group(
-    links: Links,
-    group: str,
-    *,
-    is_simple: bool,
-    assignor: str,
-    state: str,
-    group_type: str,
-    is_mixed: bool,
-    coordinator_id: int,
-) -> Json:
+def consumer_group(links: Links, row: Any) -> Json:
+    group = row.group_id
     path = ("consumer-groups", group)
     return {
         **links.resource("KafkaConsumerGroup", path, [("consumer-group", group)]),
         "consumer_group_id": group,
-        "is_simple": is_simple,
-        "partition_assignor": assignor,
-        "state": state,
-        "type": group_type,
-        "is_mixed_consumer_group": is_mixed,
-        "coordinator": links.related("brokers", coordinator_id),
+        "is_simple": row.is_simple,
+        "partition_assignor": row.assignor,
+        "state": row.state,
+        "type": row.protocol,
+        "is_mixed_consumer_group": row.is_mixed,
+        "coordinator": links.related("brokers", row.coordinator_id),
         "consumers": links.related(*path, "consumers"),
         "lag_summary": links.related(*path, "lag-summary"),
     }
@@ -266,20 +257,9 @@ def assignment(links: Links, group: str, member_id: str, topic_name: str, number
 
 
 def lag(links: Links, group: str, row: Any) -> Json:
-    path = ("consumer-groups", group, "lags", row.topic, "partitions", row.partition)
-    name = [("consumer-group", group), ("lag", row.topic), ("partition", row.partition)]
-    return {
-        **links.resource("KafkaConsumerLag", path, name),
-        "consumer_group_id": group,
-        "topic_name": row.topic,
-        "partition_id": row.partition,
-        "consumer_id": row.member_id,
-        "instance_id": row.instance_id,
-        "client_id": row.client_id,
-        "current_offset": row.current_offset,
-        "log_end_offset": row.log_end_offset,
-        "lag": row.lag,
-    }
+    path = ("consumer-groups", group, "lags", row.topic_name, "partitions", row.partition_id)
+    name = [("consumer-group", group), ("lag", row.topic_name), ("partition", row.partition_id)]
+    return {**links.resource("KafkaConsumerLag", path, name), "consumer_group_id": group, **row._asdict()}
 
 
 def lag_summary(links: Links, group: str, largest: Any, total: int) -> Json:
@@ -287,13 +267,13 @@ def lag_summary(links: Links, group: str, largest: Any, total: int) -> Json:
     return {
         **links.resource("KafkaConsumerGroupLagSummary", path, [("consumer-group", group), "lag-summary"]),
         "consumer_group_id": group,
-        "max_lag_consumer_id": largest.member_id,
+        "max_lag_consumer_id": largest.consumer_id,
         "max_lag_instance_id": largest.instance_id,
         "max_lag_client_id": largest.client_id,
-        "max_lag_topic_name": largest.topic,
-        "max_lag_partition_id": largest.partition,
+        "max_lag_topic_name": largest.topic_name,
+        "max_lag_partition_id": largest.partition_id,
         "max_lag": largest.lag,
         "total_lag": total,
-        "max_lag_consumer": links.related("consumer-groups", group, "consumers", largest.member_id),
-        "max_lag_partition": links.related("topics", largest.topic, "partitions", largest.partition),
+        "max_lag_consumer": links.related("consumer-groups", group, "consumers", largest.consumer_id),
+        "max_lag_partition": links.related("topics", largest.topic_name, "partitions", largest.partition_id),
     }

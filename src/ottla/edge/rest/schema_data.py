@@ -132,9 +132,10 @@ class SchemaData:
         return answer
 
     async def _authorize(self, identity: Identity, topic: WritableTopic, subject: str) -> None:
-        """Raise HttpError 403 if the proxy would lend its own rights at the registry to a user who has none.
+        """Raise HttpError 403 if the user would register a schema with the rights of the proxy, and has none.
 
-        A user may name any subject, and a name of a JSON schema may make another topic's subject of the topic's.
+        A request may name any subject. With the strategy TOPIC_RECORD_NAME, the name in a JSON schema can complete the
+        name of the topic to a subject of another topic.
         """
         owner, dash, suffix = subject.rpartition("-")
         is_of_topic = bool(dash and owner) and suffix in ("key", "value")
@@ -213,7 +214,7 @@ class SchemaData:
             await self._ask(lambda: self._load(registry, ids))
 
     def _is_known(self, schema_id: int) -> bool:
-        """Return whether the codec of an id is known, or lately was not: a producer may register it meanwhile."""
+        """Return whether an id needs no request: its codec is known, or the registry did not know it a moment ago."""
         if self._unknown.get(schema_id, math.inf) < time.monotonic():
             self._unknown.pop(schema_id, None)
             self._codecs.pop(schema_id, None)

@@ -19,7 +19,7 @@ from ottla.edge.rest.errors import describe_error
 from ottla.edge.rest.kafka import Kafka
 from ottla.edge.rest.limits import ByteRates
 from ottla.edge.rest.producing import DataEncoder
-from ottla.edge.rest.proxy import INT32, Proxy, with_accept
+from ottla.edge.rest.proxy import INT32, Proxy
 from ottla.edge.rest.reachability import Reachability
 from ottla.edge.rest.schema_data import SchemaData, open_registry
 from ottla.edge.rest.settings import RestSettings
@@ -38,6 +38,7 @@ from ottla.edge.web.service import Service, run_service
 from ottla.env.tasks import Tasks, attempt
 
 _CLEAN_UP_S: Final = 1.0
+#: a name in a longer path could be longer than a string of Kafka's protocol
 _PATH_BYTES_MAX: Final = 16 << 10
 #: the variable segments of paths
 PARAMETERS: Final = (
@@ -83,7 +84,7 @@ async def start(service: Service[RestSettings]) -> AsyncIterator[ASGIApp]:
         yield service.make_app(
             byte_rates.apply(operations(proxy, instances, reading, topics, schemas)), title="Ottla REST proxy",
             error_response=error_response, describe_error=describe_error,
-            parameters=PARAMETERS, rewrite_path=_check_path, error_media_types=CONSUMER_TYPES,
+            parameters=PARAMETERS, path_bytes_max=_PATH_BYTES_MAX, error_media_types=CONSUMER_TYPES,
             health=reachability.health,
         )  # fmt: skip
     finally:
@@ -97,11 +98,9 @@ def operations(
 ) -> list[Operation]:
     """Return the table of all operations."""
     request_max_bytes = proxy.settings.request_max_bytes
-    version_2 = [
+    every = [
         *TopicRoutesV2(proxy, topics, schemas).operations(request_max_bytes),
         *ConsumerRoutesV2(proxy, instances, schemas).operations(),
-    ]
-    version_3 = [
         *TopicRoutes(proxy).operations(),
         *ConfigRoutes(proxy).operations(),
         *GroupRoutes(proxy).operations(),
@@ -109,19 +108,11 @@ def operations(
         *ProduceRoutes(proxy, topics, DataEncoder(schemas)).operations(request_max_bytes),
         *reading.operations(),
     ]
-    return served([*version_2, *map(with_accept, version_3)], proxy.settings)
-
-
-def _check_path(path: str) -> str:
-    """Return the path. Raise HttpError 414 if a name in it could be longer than a string of Kafka's protocol."""
-    if len(path) > _PATH_BYTES_MAX:
-        raise HttpError(414, 414, f"The path is longer than {_PATH_BYTES_MAX:,} bytes")
-    return path
+    return served(every, proxy.settings)
 
 
 def error_response(error: HttpError) -> Response:
-    body = json.dumps({"error_code": error.error_code, "message": error.message})
-    return Response(body, error.status, error.headers, "application/json")
+    return Response(json.dumps(error.as_json()), error.status, error.headers, "application/json")
 
 
 async def _clean_up(kafka: Kafka, instances: Instances) -> None:

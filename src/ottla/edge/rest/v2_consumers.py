@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ottla.client.cluster import EARLIEST, LATEST
 from ottla.edge.rest import admin
 from ottla.edge.rest.bodies import INT32_MAX, INT64_MAX, Fields, query_integer, read_object, read_optional_object
-from ottla.edge.rest.consumers import Instance, InstanceOptions, Instances
+from ottla.edge.rest.consumers import Instance, InstanceOptions, Instances, Load, Reading
 from ottla.edge.rest.errors import (
     CONSUMER_CONFIG,
     CONSUMER_CONFIG_VALUE,
@@ -23,21 +23,8 @@ from ottla.edge.rest.errors import (
     unprocessable,
 )
 from ottla.edge.rest.group_consumer import Commit
-from ottla.edge.rest.proxy import (
-    BOOLEAN,
-    DIGITS_OR_INT32,
-    INT32,
-    INT64,
-    INTEGER,
-    KAFKA_ERRORS,
-    TEXT,
-    TEXTS,
-    Proxy,
-    body_schema,
-    no_content,
-    or_null,
-    request_schema,
-)
+from ottla.edge.rest.kafka import Identity
+from ottla.edge.rest.proxy import DIGITS_OR_INT32, INT32, INT64, KAFKA_ERRORS, Proxy, no_content, request_schema
 from ottla.edge.rest.records import PLAIN_FORMATS, decode_plain, read_time
 from ottla.edge.rest.schema_data import SchemaData
 from ottla.edge.rest.v2_media import (
@@ -47,9 +34,10 @@ from ottla.edge.rest.v2_media import (
     V2,
     answer_v2,
     check_accepted,
-    with_v2_media,
+    operation_v2,
 )
 from ottla.edge.web.app import HttpError, Operation, Parameter
+from ottla.edge.web.json_schemas import BOOLEAN, INTEGER, TEXT, TEXTS, enum_of, list_of, object_of, or_null
 from ottla.model.types import TopicPartition
 
 _RESETS: Final = {
@@ -60,25 +48,24 @@ _PARTITIONS_MAX: Final = 10_000
 _TIMEOUT_MAX_MS: Final = 600_000
 _FETCH_MIN_MAX: Final = 10_000_000
 
-_INSTANCE: Final = "/consumers/{group}/instances/{instance}"
 _PLACE: Final = request_schema({"topic": TEXT, "partition": INT32})
-_PLACES: Final = request_schema({"partitions": {"type": "array", "items": _PLACE}})
+_PLACES: Final = request_schema({"partitions": list_of(_PLACE)})
 _OFFSET: Final = request_schema({"topic": TEXT, "partition": INT32, "offset": INT64}, {"metadata": TEXT})
-_OFFSETS: Final = {"type": "array", "items": _OFFSET}
+_OFFSETS: Final = list_of(_OFFSET)
 _TIME: Final = request_schema(
     {"topic": TEXT, "partition": INT32, "timestamp": {"type": "string", "format": "date-time"}}
 )
 _NAME: Final = {"type": "string", "maxLength": _NAME_MAX}
 _NEW: Final = or_null(request_schema({}, {
-    "id": _NAME, "name": _NAME, "format": {"type": "string", "enum": [each.lower() for each in EMBEDDED]},
-    "auto.offset.reset": {"type": "string", "enum": [*_RESETS]},
+    "id": _NAME, "name": _NAME, "format": enum_of(*map(str.lower, EMBEDDED)),
+    "auto.offset.reset": enum_of(*_RESETS),
     "auto.commit.enable": {"anyOf": [BOOLEAN, {"enum": ["true", "false", None]}]},
     "fetch.min.bytes": {**DIGITS_OR_INT32, "minimum": -1, "maximum": _FETCH_MIN_MAX},
     "consumer.request.timeout.ms": {**DIGITS_OR_INT32, "minimum": 0, "maximum": _TIMEOUT_MAX_MS},
 }, {"name": "reader", "format": "json", "auto.offset.reset": "earliest"}))  # fmt: skip
 # Clients that are written for several proxies send options that only one of them has.
 _NEW["additionalProperties"] = True
-_RECORD: Final = body_schema({"topic": TEXT, "key": {}, "value": {}, "partition": INTEGER, "offset": INTEGER})
+_RECORD: Final = object_of({"topic": TEXT, "key": {}, "value": {}, "partition": INTEGER, "offset": INTEGER})
 _ERRORS: Final = {
     **KAFKA_ERRORS,
     404: "There is no such consumer instance in this process (40403).",
@@ -100,54 +87,49 @@ class ConsumerRoutesV2:
 
     def operations(self) -> list[Operation]:
         """Return the rows of the table of operations."""
-
-        def row(method: str, suffix: str, handler: Any, summary: str, **more: Any) -> Operation:
-            more.setdefault("answers", {204: None})
-            more.setdefault("produces", CONSUMER_TYPES)
-            return Operation(
-                method=method, path=f"{_INSTANCE}{suffix}", handler=with_v2_media(handler), summary=summary,
-                tag="Consumers (v2)", consumes=(V2,), errors=_ERRORS, **more,
-            )  # fmt: skip
-
+        row = partial(operation_v2, tag="Consumers (v2)", produces=CONSUMER_TYPES, consumes=(V2,), errors=_ERRORS)
         reading = [
             Parameter("timeout", "Milliseconds to wait for records, if less than the instance's timeout.",
                       {**INT64, "minimum": -1}),
             Parameter("max_bytes", "Bytes of keys and values in the answer.", {**INT64, "minimum": -1}),
         ]  # fmt: skip
         topic = {"type": "string", "minLength": 1, "maxLength": _NAME_MAX}
-        subscription = request_schema(
-            {}, {"topics": {"type": "array", "items": topic}, "topic_pattern": TEXT}, {"topics": ["orders"]}
-        )
+        subscription = request_schema({}, {"topics": list_of(topic), "topic_pattern": TEXT}, {"topics": ["orders"]})
         commits = or_null(request_schema({}, {"offsets": _OFFSETS}))
         positions = request_schema(
-            {}, {"offsets": _OFFSETS, "timestamps": {"type": "array", "items": _TIME}},
+            {}, {"offsets": _OFFSETS, "timestamps": list_of(_TIME)},
             {"offsets": [{"topic": "orders", "partition": 0, "offset": 0}]},
         )  # fmt: skip
-        created = body_schema({"instance_id": TEXT, "base_uri": TEXT})
+        created = object_of({"instance_id": TEXT, "base_uri": TEXT})
+        taken = {**_ERRORS, 409: "The name exists (40902).", 503: "There are too many instances (50301)."}
+        one = "/consumers/{group}/instances/{instance}"
         return [
-            Operation(
-                method="POST", path="/consumers/{group}", handler=with_v2_media(self.create), tag="Consumers (v2)",
-                summary="Create a consumer instance in a group", body=_NEW, body_required=False, consumes=(V2,),
-                answers={200: created}, produces=CONSUMER_TYPES,
-                errors={**_ERRORS, 409: "The name exists (40902).", 503: "There are too many instances (50301)."},
-            ),
-            row("DELETE", "", self.delete, "Delete a consumer instance"),
-            row("POST", "/subscription", self.subscribe, "Subscribe to topics or to a pattern", body=subscription),
-            row("GET", "/subscription", self.get_subscription, "List the topics of the subscription",
-                answers={200: body_schema({"topics": TEXTS})}),
-            row("DELETE", "/subscription", self.unsubscribe, "End the subscription"),
-            row("POST", "/assignments", self.assign, "Assign partitions", body=_PLACES),
-            row("GET", "/assignments", self.get_assignments, "List the assigned partitions", answers={200: _PLACES}),
-            row("POST", "/positions", self.seek, "Set positions, by offset or by time", body=positions),
-            row("POST", "/positions/beginning", self.seek_beginning, "Set positions to the first records",
+            row("consumers.create", "POST /consumers/{group}", self.create, "Create a consumer instance in a group",
+                created, body=_NEW, body_required=False, errors=taken),
+            row("consumers.delete", f"DELETE {one}", self.delete, "Delete a consumer instance"),
+            row("consumers.subscribe", f"POST {one}/subscription", self.subscribe,
+                "Subscribe to topics or to a pattern", body=subscription),
+            row("consumers.get-subscription", f"GET {one}/subscription", self.get_subscription,
+                "List the topics of the subscription", object_of({"topics": TEXTS})),
+            row("consumers.unsubscribe", f"DELETE {one}/subscription", self.unsubscribe, "End the subscription"),
+            row("consumers.assign", f"POST {one}/assignments", self.assign, "Assign partitions", body=_PLACES),
+            row("consumers.get-assignments", f"GET {one}/assignments", self.get_assignments,
+                "List the assigned partitions", _PLACES),
+            row("consumers.seek-to-offset", f"POST {one}/positions", self.seek,
+                "Set positions, by offset or by time", body=positions),
+            row("consumers.seek-to-beginning", f"POST {one}/positions/beginning", self.seek_beginning,
+                "Set positions to the first records", body=_PLACES),
+            row("consumers.seek-to-end", f"POST {one}/positions/end", self.seek_end,
+                "Set positions behind the last records", body=_PLACES),
+            row("consumers.consume", f"GET {one}/records", self.read,
+                "Read records; Accept must name the format of the instance", list_of(_RECORD),
+                query=reading, produces=RECORD_TYPES),
+            row("consumers.commit-offsets", f"POST {one}/offsets", self.commit,
+                "Commit offsets of records; without a body, of all records read", {"type": "array"}, body=commits,
+                body_required=False),
+            row("consumers.get-committed-offsets", f"GET {one}/offsets", self.committed,
+                "Get committed offsets of the partitions in the body", object_of({"offsets": _OFFSETS}),
                 body=_PLACES),
-            row("POST", "/positions/end", self.seek_end, "Set positions behind the last records", body=_PLACES),
-            row("GET", "/records", self.read, "Read records; Accept must name the format of the instance",
-                query=reading, produces=RECORD_TYPES, answers={200: {"type": "array", "items": _RECORD}}),
-            row("POST", "/offsets", self.commit, "Commit offsets of records; without a body, of all records read",
-                body=commits, body_required=False, answers={200: {"type": "array"}}),
-            row("GET", "/offsets", self.committed, "Get committed offsets of the partitions in the body",
-                body=_PLACES, answers={200: body_schema({"offsets": _OFFSETS})}),
         ]  # fmt: skip
 
     # Life
@@ -275,26 +257,18 @@ class ConsumerRoutesV2:
             timeout_ms = min(timeout_ms, wanted)
         bytes_max = query_integer(request, "max_bytes", -1, -1, INT64_MAX) or -1
         limit = settings.consumer_request_max_bytes
-        found = await self._instances.read(
-            instance,
-            timeout_s=timeout_ms / 1000,
-            bytes_max=min(bytes_max, limit) if bytes_max > 0 else limit,
-            convert=functools.partial(_record, self._decoder(form)),
-            is_disconnected=request.is_disconnected,
-            load=self._loader(request, form),
-        )
+        decode, load = self._decoder(form, self._proxy.identity(request))
+        found = await self._instances.read(instance, Reading(
+            timeout_ms / 1000, min(bytes_max, limit) if bytes_max > 0 else limit, partial(_record, decode),
+            request.is_disconnected, load,
+        ))  # fmt: skip
         return answer_v2(found, media_type)
 
-    def _decoder(self, form: str) -> Callable[[bytes | None], Any]:
+    def _decoder(self, form: str, identity: Identity) -> tuple[Callable[[bytes | None], Any], Load | None]:
+        """Return what decodes keys and values, and what gets their schemas before: None for a plain format."""
         if form in PLAIN_FORMATS or self._schemas is None:
-            return functools.partial(decode_plain, form)
-        return functools.partial(self._schemas.decode, form)
-
-    def _loader(self, request: Request, form: str) -> Callable[[list[bytes | None]], Awaitable[None]] | None:
-        """Return what gets the schemas of records before they are decoded; None if the format has no schemas."""
-        if form in PLAIN_FORMATS or self._schemas is None:
-            return None
-        return functools.partial(self._schemas.load, self._proxy.identity(request))
+            return partial(decode_plain, form), None
+        return partial(self._schemas.decode, form), partial(self._schemas.load, identity)
 
     async def commit(self, request: Request) -> Response:
         instance = self._find(request)
@@ -347,32 +321,29 @@ def _read_options(fields: Fields, has_registry: bool) -> InstanceOptions:
         raise unprocessable(f"{form} needs a schema registry; start the proxy with --registry", CONSUMER_CONFIG)
     reset = fields.optional_text("auto.offset.reset")
     if reset is not None and reset.lower() not in _RESETS:
-        raise unprocessable(
-            f"Invalid consumer configuration: auto.offset.reset must be one of {', '.join(_RESETS)}", CONSUMER_CONFIG
-        )
+        raise _wrong_option(f"auto.offset.reset must be one of {', '.join(_RESETS)}")
     commit = fields.value("auto.commit.enable")
     if isinstance(commit, str) and commit.lower() in ("true", "false"):
         commit = commit.lower() == "true"
     if commit is not None and not isinstance(commit, bool):
-        raise unprocessable("Invalid consumer configuration: auto.commit.enable must be true or false", CONSUMER_CONFIG)
+        raise _wrong_option("auto.commit.enable must be true or false")
     name = fields.optional_text("id") or fields.optional_text("name")
     if name is not None and len(name) > _NAME_MAX:
-        raise unprocessable(
-            f"Invalid consumer configuration: name has more than {_NAME_MAX} characters", CONSUMER_CONFIG
-        )
-    bytes_min = fields.optional_number("fetch.min.bytes", -INT32_MAX)
-    if bytes_min is not None and not -1 <= bytes_min <= _FETCH_MIN_MAX:
-        raise unprocessable(
-            f"Invalid consumer configuration: fetch.min.bytes must be between -1 and {_FETCH_MIN_MAX}",
-            CONSUMER_CONFIG_VALUE,
-        )
-    timeout_ms = fields.optional_number("consumer.request.timeout.ms", -INT32_MAX)
-    if timeout_ms is not None and not 0 <= timeout_ms <= _TIMEOUT_MAX_MS:
-        raise unprocessable(
-            f"Invalid consumer configuration: consumer.request.timeout.ms must be between 0 and {_TIMEOUT_MAX_MS}",
-            CONSUMER_CONFIG_VALUE,
-        )
+        raise _wrong_option(f"name has more than {_NAME_MAX} characters")
+    bytes_min = _read_number(fields, "fetch.min.bytes", -1, _FETCH_MIN_MAX)
+    timeout_ms = _read_number(fields, "consumer.request.timeout.ms", 0, _TIMEOUT_MAX_MS)
     return InstanceOptions(name, form, _RESETS[reset.lower()] if reset else None, commit, bytes_min, timeout_ms)
+
+
+def _read_number(fields: Fields, name: str, low: int, high: int) -> int | None:
+    number = fields.optional_number(name, -INT32_MAX)
+    if number is not None and not low <= number <= high:
+        raise _wrong_option(f"{name} must be between {low} and {high}", CONSUMER_CONFIG_VALUE)
+    return number
+
+
+def _wrong_option(reason: str, error_code: int = CONSUMER_CONFIG) -> HttpError:
+    return unprocessable(f"Invalid consumer configuration: {reason}", error_code)
 
 
 def _read_partition(fields: Fields) -> TopicPartition:

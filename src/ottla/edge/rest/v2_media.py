@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ottla.edge.rest.errors import FORMAT_MISMATCH, RecordErrors, to_http
+from ottla.edge.rest.proxy import KAFKA_ERRORS
 from ottla.edge.rest.records import AVRO, BINARY, JSON, JSONSCHEMA, PROTOBUF
 from ottla.edge.web.accept import choose_media_type
-from ottla.edge.web.app import Handler, HttpError
+from ottla.edge.web.app import Handler, HttpError, Operation
 
 V2: Final = "application/vnd.kafka.v2+json"
 #: format -> media type of its records
@@ -74,10 +74,25 @@ def answer_v2(found: Any, media_type: str = V2, status: int = 200) -> Response:
     return Response(body, status, media_type=media_type)
 
 
-def with_v2_media(handler: Handler) -> Handler:
+def operation_v2(
+    name: str,
+    method_and_path: str,
+    handler: Handler,
+    summary: str,
+    answer: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Operation:
+    """Return an operation of version 2. ``answer`` is the JSON Schema of status 200; without it, the status is 204."""
+    method, path = method_and_path.split(" ")
+    made = {"answers": {204: None} if answer is None else {200: answer}, "errors": KAFKA_ERRORS, **more}
+    return Operation(
+        name=f"api.v2.{name}", method=method, path=path, handler=_with_v2_media(handler), summary=summary, **made
+    )
+
+
+def _with_v2_media(handler: Handler) -> Handler:
     """Return the handler with answers and errors in the media type that the client prefers."""
 
-    @functools.wraps(handler)
     async def handle(request: Request) -> Response:
         offered = request.scope["operation"].produces
         chosen = _choose(request, offered)
@@ -93,5 +108,4 @@ def with_v2_media(handler: Handler) -> Handler:
             found.headers["content-type"] = chosen
         return found
 
-    wrapped: Callable[[Request], Awaitable[Response]] = handle
-    return wrapped
+    return handle

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -28,44 +28,40 @@ from ottla.edge.rest.errors import (
 )
 from ottla.edge.rest.kafka import Arrival, Delivery, Identity
 from ottla.edge.rest.producing import wait_for_all, with_pauses
-from ottla.edge.rest.proxy import (
+from ottla.edge.rest.proxy import DIGITS_OR_INT32, INT32, KAFKA_ERRORS, Proxy, request_schema
+from ottla.edge.rest.records import BINARY, PLAIN_FORMATS, encode_plain, now_ms
+from ottla.edge.rest.schema_data import SchemaData, SchemaWanted
+from ottla.edge.rest.v2_media import EMBEDDED, TOPIC_TYPES, V2, answer_v2, operation_v2, produced_format
+from ottla.edge.rest.writable_topics import Topics, WritableTopic, check_size
+from ottla.edge.web.app import Operation
+from ottla.edge.web.json_schemas import (
     BOOLEAN,
-    DIGITS_OR_INT32,
-    INT32,
     INTEGER,
-    KAFKA_ERRORS,
+    NULLABLE_INTEGER,
     NULLABLE_TEXT,
     TEXT,
     TEXTS,
-    Proxy,
-    body_schema,
-    request_schema,
+    list_of,
+    object_of,
 )
-from ottla.edge.rest.records import BINARY, PLAIN_FORMATS, encode_plain, now_ms
-from ottla.edge.rest.schema_data import SchemaData, SchemaWanted
-from ottla.edge.rest.v2_media import EMBEDDED, TOPIC_TYPES, V2, answer_v2, produced_format, with_v2_media
-from ottla.edge.rest.writable_topics import Topics, WritableTopic, check_size
-from ottla.edge.web.app import Operation
 
 _RECORDS_MAX: Final = 100_000
 _OWN_CODES: Final = (AUTHENTICATION_FAILED, NOT_AUTHORIZED, KAFKA_RETRIABLE)
 #: error of a record -> status of the whole answer
 _STATUSES: Final = {AUTHENTICATION_FAILED: 401, NOT_AUTHORIZED: 403}
 
-_REPLICA: Final = body_schema({"broker": INTEGER, "leader": BOOLEAN, "in_sync": BOOLEAN})
-_PARTITION: Final = body_schema(
-    {"partition": INTEGER, "leader": INTEGER, "replicas": {"type": "array", "items": _REPLICA}}
-)
-_PARTITIONS: Final = {"type": "array", "items": _PARTITION}
+_REPLICA: Final = object_of({"broker": INTEGER, "leader": BOOLEAN, "in_sync": BOOLEAN})
+_PARTITION: Final = object_of({"partition": INTEGER, "leader": INTEGER, "replicas": list_of(_REPLICA)})
+_PARTITIONS: Final = list_of(_PARTITION)
 _RECORD: Final = request_schema({}, {"key": {}, "value": {}, "partition": INT32})
 _SCHEMAS: Final = {"key_schema": TEXT, "key_schema_id": DIGITS_OR_INT32, "value_schema": TEXT,
                    "value_schema_id": DIGITS_OR_INT32}  # fmt: skip
-_PRODUCED: Final = body_schema({
-    "offsets": {"type": "array", "items": body_schema({
-        "partition": {"type": ["integer", "null"]}, "offset": {"type": ["integer", "null"]},
-        "error_code": {"type": ["integer", "null"]}, "error": NULLABLE_TEXT,
-    })},
-    "key_schema_id": {"type": ["integer", "null"]}, "value_schema_id": {"type": ["integer", "null"]},
+_PRODUCED: Final = object_of({
+    "offsets": list_of(object_of({
+        "partition": NULLABLE_INTEGER, "offset": NULLABLE_INTEGER,
+        "error_code": NULLABLE_INTEGER, "error": NULLABLE_TEXT,
+    })),
+    "key_schema_id": NULLABLE_INTEGER, "value_schema_id": NULLABLE_INTEGER,
 })  # fmt: skip
 
 #: the results of all records, or an error of the request
@@ -83,51 +79,41 @@ class TopicRoutesV2:
     def operations(self, request_max_bytes: int) -> list[Operation]:
         """Return the rows of the table of operations."""
         one = "/topics/{topic_name}/partitions/{partition_id}"
-        offsets = body_schema({"beginning_offset": INTEGER, "end_offset": INTEGER})
-        topic = body_schema(
+        offsets = object_of({"beginning_offset": INTEGER, "end_offset": INTEGER})
+        topic = object_of(
             {"name": TEXT, "configs": {"type": "object", "additionalProperties": TEXT}, "partitions": _PARTITIONS}
         )
-        rows: list[tuple[str, Any, str, dict[str, Any]]] = [
-            ("/topics", self.list_topics, "List the names of topics", TEXTS),  # type: ignore[list-item]
-            ("/topics/{topic_name}", self.get_topic, "Get a topic with its configs and partitions", topic),
-            ("/topics/{topic_name}/partitions", self.list_partitions, "List the partitions of a topic", _PARTITIONS),
-            (one, self.get_partition, "Get a partition", _PARTITION),
-            (f"{one}/offsets", self.get_offsets, "Get the first offset of a partition and the offset after the last "
-             "record", offsets),
-            ("/brokers", self.list_brokers, "List the ids of brokers",
-             body_schema({"brokers": {"type": "array", "items": INTEGER}})),
-        ]  # fmt: skip
+        brokers = object_of({"brokers": list_of(INTEGER)})
+        row = partial(operation_v2, tag="Topics (v2)", produces=TOPIC_TYPES)
         records = {"type": "array", "items": _RECORD, "minItems": 1, "maxItems": _RECORDS_MAX}
-        # BINARY decodes the value as base64; for JSON it is a string.
-        body = request_schema({"records": records}, _SCHEMAS, {"records": [{"value": "aGVsbG8="}]})
-        errors = {**KAFKA_ERRORS, 413: "The request is too large.", 415: "The Content-Type is none of version 2.",
-                  422: "A field is missing, or a schema (42201 to 42207)."}  # fmt: skip
-        produce = [
-            Operation(method="POST", path=path, handler=with_v2_media(self.produce), summary=summary,
-                      tag="Topics (v2)", body=body, consumes=(V2, *EMBEDDED.values()),
-                      answers={200: _PRODUCED, 401: _REFUSED, 403: _REFUSED},
-                      produces=TOPIC_TYPES, errors=errors, body_bytes_max=request_max_bytes,
-                      checks_media_type=True)
-            for path, summary in (("/topics/{topic_name}", "Produce records to a topic"),
-                                  (one, "Produce records to a partition"))
-        ]  # fmt: skip
+        produce = partial(
+            row, handler=self.produce, answers={200: _PRODUCED, 401: _REFUSED, 403: _REFUSED},
+            # BINARY decodes the value as base64; for JSON it is a string.
+            body=request_schema({"records": records}, _SCHEMAS, {"records": [{"value": "aGVsbG8="}]}),
+            consumes=(V2, *EMBEDDED.values()), body_bytes_max=request_max_bytes, checks_media_type=True,
+            errors={**KAFKA_ERRORS, 413: "The request is too large.", 415: "The Content-Type is none of version 2.",
+                    422: "A field is missing, or a schema (42201 to 42207)."},
+        )  # fmt: skip
+        # Clients and load balancers use it to find out whether version 2 is served.
+        root = partial(
+            row, handler=self.get_root, summary="Tell that version 2 is served", answer={"type": "object"},
+            errors={406: "The Accept header excludes the answer."},
+        )  # fmt: skip
         return [
-            *self._root_operations(),
-            *(
-                Operation(method="GET", path=path, handler=with_v2_media(handler), summary=summary, tag="Topics (v2)",
-                          answers={200: schema}, produces=TOPIC_TYPES, errors=KAFKA_ERRORS)
-                for path, handler, summary, schema in rows
-            ),
-            *produce,
-        ]  # fmt: skip
-
-    def _root_operations(self) -> list[Operation]:
-        """Return the operations that clients and load balancers use to find out whether version 2 is served."""
-        return [
-            Operation(method=method, path="/", handler=with_v2_media(self.get_root), tag="Topics (v2)",
-                      summary="Tell that version 2 is served", answers={200: {"type": "object"}},
-                      produces=TOPIC_TYPES, errors={406: "The Accept header excludes the answer."})
-            for method in ("GET", "POST")
+            root("root.get", "GET /"),
+            root("root.post", "POST /"),
+            row("topics.list", "GET /topics", self.list_topics, "List the names of topics", TEXTS),
+            row("topics.get", "GET /topics/{topic_name}", self.get_topic,
+                "Get a topic with its configs and partitions", topic),
+            row("partitions.list", "GET /topics/{topic_name}/partitions", self.list_partitions,
+                "List the partitions of a topic", _PARTITIONS),
+            row("partitions.get", f"GET {one}", self.get_partition, "Get a partition", _PARTITION),
+            row("partitions.get-offsets", f"GET {one}/offsets", self.get_offsets,
+                "Get the first offset of a partition and the offset after the last record", offsets),
+            row("brokers.list", "GET /brokers", self.list_brokers, "List the ids of brokers", brokers),
+            # Confluent's names for one format each (produce-to-topic.json, consumers.consume-json) do not exist here.
+            produce("produce-to-topic.produce", "POST /topics/{topic_name}", summary="Produce records to a topic"),
+            produce("produce-to-partition.produce", f"POST {one}", summary="Produce records to a partition"),
         ]  # fmt: skip
 
     async def get_root(self, request: Request) -> Response:
@@ -233,12 +219,12 @@ class TopicRoutesV2:
             fields.optional_text(f"{part}_schema", INT32_MAX),
         )
         if form in PLAIN_FORMATS:
-            return functools.partial(encode_plain, form), None
+            return partial(encode_plain, form), None
         if schema_id is None and text is None:
             if any(record.has(part) for record in records):
                 code = KEY_SCHEMA_MISSING if part == "key" else VALUE_SCHEMA_MISSING
                 raise unprocessable(f"Request includes {part}s but does not include {part} schema", code)
-            return functools.partial(encode_plain, BINARY), None
+            return partial(encode_plain, BINARY), None
         if self._schemas is None:
             raise no_registry()
         wanted = SchemaWanted(topic, part == "key", form, schema_id=schema_id, text=text if schema_id is None else None)

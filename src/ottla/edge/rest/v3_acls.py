@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -14,19 +15,10 @@ from ottla.edge.rest import resources
 from ottla.edge.rest.admin import ask_any, ask_controller, check
 from ottla.edge.rest.bodies import TEXT_BYTES_MAX, Fields, read_required
 from ottla.edge.rest.errors import BAD_REQUEST, INVALID_PAYLOAD, bad_request, unprocessable
-from ottla.edge.rest.proxy import (
-    KAFKA_ERRORS,
-    NULLABLE_TEXT,
-    TEXT,
-    Proxy,
-    answer,
-    body_schema,
-    list_schema,
-    no_content,
-    request_schema,
-)
-from ottla.edge.rest.v3_topics import CLUSTER
+from ottla.edge.rest.proxy import KAFKA_ERRORS, Proxy, answer, list_schema, no_content, request_schema
+from ottla.edge.rest.resources import Links
 from ottla.edge.web.app import HttpError, Operation, Parameter
+from ottla.edge.web.json_schemas import NULLABLE_TEXT, TEXT, enum_of, list_of, object_of
 from ottla.security.acls import CLUSTER_NAME, PatternType, Permission, ResourceType
 from ottla.security.acls import Operation as AclOperation
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -44,18 +36,11 @@ _ENUMS: Final[Mapping[str, type[IntEnum]]] = {
 }
 _FIELDS: Final = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission")
 
-_DATA: Final = {
-    "type": "object", "title": "KafkaAcl", "required": ["kind", "metadata", "cluster_id", *_FIELDS],
-    "properties": {
-        "kind": {"const": "KafkaAcl"}, "cluster_id": TEXT,
-        "metadata": body_schema({"self": TEXT}, {"resource_name": NULLABLE_TEXT}),
-        **dict.fromkeys(_FIELDS, TEXT),
-    },
-}  # fmt: skip
-_NEW: Final = request_schema({
-    name: {"type": "string", "enum": [each.name for each in _ENUMS[name]]} if name in _ENUMS else TEXT
-    for name in _FIELDS
-})  # fmt: skip
+_DATA: Final = {"title": "KafkaAcl", **object_of({
+    "kind": {"const": "KafkaAcl"}, "metadata": object_of({"self": TEXT}, {"resource_name": NULLABLE_TEXT}),
+    "cluster_id": TEXT, **dict.fromkeys(_FIELDS, TEXT),
+})}  # fmt: skip
+_NEW: Final = request_schema({name: enum_of(*_ENUMS[name].__members__) if name in _ENUMS else TEXT for name in _FIELDS})
 
 
 class AclRoutes:
@@ -70,38 +55,31 @@ class AclRoutes:
             Parameter(name, f"Only ACLs with this {name.replace('_', ' ')}.", _NEW["properties"][name])
             for name in _FIELDS
         ]
-        found = {"type": "object", "required": ["data"], "properties": {"data": {"type": "array", "items": _DATA}}}
+        found = object_of({"data": list_of(_DATA)})
         errors = {**KAFKA_ERRORS, 422: "The body is empty (42206), or a field is missing."}
-        path = f"{CLUSTER}/acls"
-        rows: list[tuple[str, str, Any, str, dict[str, Any]]] = [
-            ("GET", path, self.search, "Search ACLs", {"query": query, "answers": {200: list_schema(_DATA)}}),
-            ("POST", path, self.create, "Create an ACL", {"body": _NEW, "answers": {201: None}}),
-            ("DELETE", path, self.delete, "Delete the ACLs that match, and return them",
-             {"query": query, "answers": {200: found}}),
-            ("POST", f"{path}:batch", self.create_batch, "Create several ACLs",
-             {"body": request_schema({"data": {"type": "array", "items": _NEW}}), "answers": {204: None}}),
-        ]  # fmt: skip
+        row = partial(self._proxy.operation, tag="ACL (v3)", errors=errors)
+        several = request_schema({"data": list_of(_NEW)})
         return [
-            Operation(method=method, path=path, handler=handler, summary=summary, tag="ACL (v3)", errors=errors, **more)
-            for method, path, handler, summary, more in rows
-        ]
+            row("acls.list", "GET acls", self.search, "Search ACLs", list_schema(_DATA), query=query),
+            row("acls.create", "POST acls", self.create, "Create an ACL", body=_NEW, answers={201: None}),
+            row("acls.delete", "DELETE acls", self.delete, "Delete the ACLs that match, and return them", found,
+                query=query),
+            row("acls.batch-create", "POST acls:batch", self.create_batch, "Create several ACLs", body=several),
+        ]  # fmt: skip
 
-    async def search(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def search(self, request: Request, links: Links) -> Response:
         wanted = _filter(request, default="ANY")
         found = await self._proxy.call(request, _describe, _request_filter(wanted))
         url = resources.acl_url(links, wanted)
         rows = [resources.acl(links, each) for each in sorted(found, key=_order)]
         return answer({"kind": "KafkaAclList", "metadata": {"self": url, "next": None}, "data": rows})
 
-    async def create(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def create(self, request: Request, links: Links) -> Response:
         acl = _new_acl(await read_required(request))
         await self._proxy.call(request, _create, [acl])
         return Response(status_code=201, headers={"location": resources.acl_url(links, acl)})
 
-    async def create_batch(self, request: Request) -> Response:
-        await self._proxy.links(request)
+    async def create_batch(self, request: Request, links: Links) -> Response:
         fields = await read_required(request)
         if not fields.has("data"):
             raise unprocessable("Payload error. data is required.", INVALID_PAYLOAD)
@@ -111,8 +89,7 @@ class AclRoutes:
         await self._proxy.call(request, _create, [_new_acl(each) for each in entries])
         return no_content()
 
-    async def delete(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def delete(self, request: Request, links: Links) -> Response:
         wanted = _filter(request, default="UNKNOWN")
         deleted = await self._proxy.call(request, _delete, _request_filter(wanted))
         return answer({"data": [resources.acl(links, each) for each in sorted(deleted, key=_order)]})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,25 +12,10 @@ from ottla.edge.rest import groups, resources
 from ottla.edge.rest.bodies import path_integer
 from ottla.edge.rest.errors import not_found
 from ottla.edge.rest.groups import Group, Lag, Member
-from ottla.edge.rest.proxy import (
-    BOOLEAN,
-    INTEGER,
-    KAFKA_ERRORS,
-    NULLABLE_TEXT,
-    RELATED,
-    TEXT,
-    Proxy,
-    answer,
-    list_schema,
-    resource_schema,
-)
-from ottla.edge.rest.resources import Json, Links, listing
-from ottla.edge.rest.v3_topics import CLUSTER
+from ottla.edge.rest.proxy import RELATED, Proxy, answer, list_schema, resource_schema
+from ottla.edge.rest.resources import Links, listing
 from ottla.edge.web.app import Operation
-
-_GROUP: Final = f"{CLUSTER}/consumer-groups/{{consumer_group_id}}"
-_CONSUMER: Final = f"{_GROUP}/consumers/{{consumer_id}}"
-_PLACE: Final = "{topic_name}/partitions/{partition_id}"
+from ottla.edge.web.json_schemas import BOOLEAN, INTEGER, NULLABLE_TEXT, TEXT
 
 _GROUP_DATA: Final = resource_schema("KafkaConsumerGroup", {
     "consumer_group_id": TEXT, "is_simple": BOOLEAN, "partition_assignor": TEXT, "state": TEXT, "type": TEXT,
@@ -63,52 +49,48 @@ class GroupRoutes:
 
     def operations(self) -> list[Operation]:
         """Return the rows of the table of operations."""
-        rows: list[tuple[str, Any, str, dict[str, Any]]] = [
-            (f"{CLUSTER}/consumer-groups", self.list_groups, "List the consumer groups", list_schema(_GROUP_DATA)),
-            (_GROUP, self.get_group, "Get a consumer group", _GROUP_DATA),
-            (f"{_GROUP}/consumers", self.list_consumers, "List the members of a group", list_schema(_CONSUMER_DATA)),
-            (_CONSUMER, self.get_consumer, "Get a member of a group", _CONSUMER_DATA),
-            (f"{_CONSUMER}/assignments", self.list_assignments, "List the partitions of a member",
-             list_schema(_ASSIGNMENT_DATA)),
-            (f"{_CONSUMER}/assignments/{_PLACE}", self.get_assignment, "Get one partition of a member",
-             _ASSIGNMENT_DATA),
-            (f"{_GROUP}/lag-summary", self.get_lag_summary, "Get the largest and the total lag of a group",
-             _SUMMARY_DATA),
-            (f"{_GROUP}/lags", self.list_lags, "List the lag of a group in each partition", list_schema(_LAG_DATA)),
-            (f"{_GROUP}/lags/{_PLACE}", self.get_lag, "Get the lag of a group in a partition", _LAG_DATA),
-        ]  # fmt: skip
+        row = partial(self._proxy.operation, tag="Consumer Group (v3)")
+        group, place = "consumer-groups/{consumer_group_id}", "{topic_name}/partitions/{partition_id}"
+        member = f"{group}/consumers/{{consumer_id}}"
         return [
-            Operation(method="GET", path=path, handler=handler, summary=summary, tag="Consumer Group (v3)",
-                      answers={200: schema}, errors=KAFKA_ERRORS)
-            for path, handler, summary, schema in rows
+            row("consumer-groups.list", "GET consumer-groups", self.list_groups, "List the consumer groups",
+                list_schema(_GROUP_DATA)),
+            row("consumer-groups.get", f"GET {group}", self.get_group, "Get a consumer group", _GROUP_DATA),
+            row("consumers.list", f"GET {group}/consumers", self.list_consumers, "List the members of a group",
+                list_schema(_CONSUMER_DATA)),
+            row("consumers.get", f"GET {member}", self.get_consumer, "Get a member of a group", _CONSUMER_DATA),
+            row("consumer-assignments.list", f"GET {member}/assignments", self.list_assignments,
+                "List the partitions of a member", list_schema(_ASSIGNMENT_DATA)),
+            row("consumer-assignments.get", f"GET {member}/assignments/{place}", self.get_assignment,
+                "Get one partition of a member", _ASSIGNMENT_DATA),
+            row("consumer-group-lag-summary.get", f"GET {group}/lag-summary", self.get_lag_summary,
+                "Get the largest and the total lag of a group", _SUMMARY_DATA),
+            row("consumer-lags.list", f"GET {group}/lags", self.list_lags,
+                "List the lag of a group in each partition", list_schema(_LAG_DATA)),
+            row("consumer-lags.get", f"GET {group}/lags/{place}", self.get_lag,
+                "Get the lag of a group in a partition", _LAG_DATA),
         ]  # fmt: skip
 
-    async def list_groups(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def list_groups(self, request: Request, links: Links) -> Response:
         found = await self._proxy.call(request, groups.list_groups)
-        return answer(
-            listing("KafkaConsumerGroup", links.url("consumer-groups"), (_group(links, each) for each in found))
-        )
+        rows = (resources.consumer_group(links, each) for each in found)
+        return answer(listing("KafkaConsumerGroup", links.url("consumer-groups"), rows))
 
-    async def get_group(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
-        return answer(_group(links, await self._group(request)))
+    async def get_group(self, request: Request, links: Links) -> Response:
+        return answer(resources.consumer_group(links, await self._group(request)))
 
     # Members
 
-    async def list_consumers(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def list_consumers(self, request: Request, links: Links) -> Response:
         group = await self._group(request)
         rows = (resources.consumer(links, group.group_id, each) for each in group.members)
         return answer(listing("KafkaConsumer", links.url("consumer-groups", group.group_id, "consumers"), rows))
 
-    async def get_consumer(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def get_consumer(self, request: Request, links: Links) -> Response:
         group = await self._group(request)
         return answer(resources.consumer(links, group.group_id, _member(request, group)))
 
-    async def list_assignments(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def list_assignments(self, request: Request, links: Links) -> Response:
         group = await self._group(request)
         member = _member(request, group)
         rows = [
@@ -118,8 +100,7 @@ class GroupRoutes:
         url = links.url("consumer-groups", group.group_id, "consumers", member.member_id, "assignments")
         return answer(listing("KafkaConsumerAssignment", url, rows))
 
-    async def get_assignment(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def get_assignment(self, request: Request, links: Links) -> Response:
         topic, partition = request.path_params["topic_name"], path_integer(request, "partition_id")
         group = await self._group(request)
         member = _member(request, group)
@@ -129,26 +110,23 @@ class GroupRoutes:
 
     # Lag
 
-    async def get_lag_summary(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def get_lag_summary(self, request: Request, links: Links) -> Response:
         group, lags = await self._lags(request)
         if not lags:
             raise not_found("Consumer group offsets could not be found.")
         largest = max(lags, key=lambda row: row.lag)
         return answer(resources.lag_summary(links, group.group_id, largest, sum(row.lag for row in lags)))
 
-    async def list_lags(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def list_lags(self, request: Request, links: Links) -> Response:
         group, lags = await self._lags(request)
         rows = (resources.lag(links, group.group_id, row) for row in lags)
         return answer(listing("KafkaConsumerLag", links.url("consumer-groups", group.group_id, "lags"), rows))
 
-    async def get_lag(self, request: Request) -> Response:
-        links = await self._proxy.links(request)
+    async def get_lag(self, request: Request, links: Links) -> Response:
         topic, partition = request.path_params["topic_name"], path_integer(request, "partition_id")
         group, lags = await self._lags(request)
         for row in lags:
-            if (row.topic, row.partition) == (topic, partition):
+            if (row.topic_name, row.partition_id) == (topic, partition):
                 return answer(resources.lag(links, group.group_id, row))
         raise not_found(f"The group has no offset for partition {partition} of topic {topic}.")
 
@@ -162,13 +140,6 @@ class GroupRoutes:
     async def _lags(self, request: Request) -> tuple[Group, list[Lag]]:
         group = await self._group(request)
         return group, await self._proxy.call(request, groups.group_lags, group)
-
-
-def _group(links: Links, group: Group) -> Json:
-    return resources.consumer_group(
-        links, group.group_id, is_simple=group.is_simple, assignor=group.assignor, state=group.state,
-        group_type=group.group_type, is_mixed=group.is_mixed, coordinator_id=group.coordinator_id,
-    )  # fmt: skip
 
 
 def _member(request: Request, group: Group) -> Member:

@@ -7,6 +7,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -18,19 +19,7 @@ from ottla.edge.rest.errors import INVALID_BATCH, INVALID_PAYLOAD, RecordErrors,
 from ottla.edge.rest.json_stream import JsonStream
 from ottla.edge.rest.kafka import Arrival, Delivery, Identity, Kafka
 from ottla.edge.rest.producing import DataEncoder, wait_for_all
-from ottla.edge.rest.proxy import (
-    INT32,
-    INT64,
-    INTEGER,
-    KAFKA_ERRORS,
-    NULLABLE_TEXT,
-    TEXT,
-    Proxy,
-    answer,
-    body_schema,
-    or_null,
-    request_schema,
-)
+from ottla.edge.rest.proxy import INT32, INT64, KAFKA_ERRORS, Proxy, answer, request_schema
 from ottla.edge.rest.records import (
     PLAIN_FORMATS,
     SCHEMA_FORMATS,
@@ -41,9 +30,19 @@ from ottla.edge.rest.records import (
     read_partition,
     read_time,
 )
-from ottla.edge.rest.v3_topics import CLUSTER
+from ottla.edge.rest.resources import Links
 from ottla.edge.rest.writable_topics import Topics, check_size
 from ottla.edge.web.app import HttpError, Operation
+from ottla.edge.web.json_schemas import (
+    INTEGER,
+    NULLABLE_INTEGER,
+    NULLABLE_TEXT,
+    TEXT,
+    enum_of,
+    list_of,
+    object_of,
+    or_null,
+)
 
 #: records of one stream that are sent and not acknowledged
 _IN_FLIGHT_MAX: Final = 2000
@@ -59,7 +58,7 @@ _UNLIMITED: Final = 1 << 62
 _DATA: Final = {
     "type": ["object", "null"],
     "properties": {
-        "type": {"type": "string", "enum": [*PLAIN_FORMATS, *SCHEMA_FORMATS]},
+        "type": enum_of(*PLAIN_FORMATS, *SCHEMA_FORMATS),
         "subject": NULLABLE_TEXT, "subject_name_strategy": {
             "type": ["string", "null"], "enum": ["TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME", None],
         },
@@ -77,9 +76,9 @@ _RECORD: Final = {
 #: a GET of records also returns the offset of a record, so that its answer can be sent
 _FIELDS: Final = frozenset((*_RECORD, "offset"))
 _EXAMPLE: Final = {"key": {"type": "STRING", "data": "a"}, "value": {"type": "JSON", "data": {"id": 1}}}
-_DESCRIBED: Final = body_schema(
+_DESCRIBED: Final = object_of(
     {"type": TEXT, "size": INTEGER},
-    {"subject": NULLABLE_TEXT, "schema_id": INTEGER, "schema_version": {"type": ["integer", "null"]}},
+    {"subject": NULLABLE_TEXT, "schema_id": INTEGER, "schema_version": NULLABLE_INTEGER},
 )
 _RESULT: Final = {
     "cluster_id": TEXT, "topic_name": TEXT, "partition_id": INTEGER, "offset": INTEGER, "timestamp": NULLABLE_TEXT,
@@ -97,50 +96,44 @@ class ProduceRoutes:
 
     def operations(self, request_max_bytes: int) -> list[Operation]:
         """Return the rows of the table of operations."""
-        path = f"{CLUSTER}/topics/{{topic_name}}/records"
+        row, path = partial(self._proxy.operation, tag="Records (v3)"), "topics/{topic_name}/records"
         errors = {**KAFKA_ERRORS, 413: "The request, or a record, is too large.", 422: "The body is empty (42206)."}
         entry = request_schema({"id": {"type": "string", "pattern": f"^{_ID.pattern}$"}}, _RECORD)
         entries = request_schema(
             {"entries": {"type": "array", "items": entry, "minItems": 1}}, None, {"entries": [{"id": "1", **_EXAMPLE}]}
         )
-        failure = body_schema({"id": TEXT, "error_code": INTEGER}, {"message": TEXT})
-        results = body_schema({
-            "successes": {"type": "array", "items": body_schema({"id": TEXT}, _RESULT)},
-            "failures": {"type": "array", "items": failure},
+        failure = object_of({"id": TEXT, "error_code": INTEGER}, {"message": TEXT})
+        results = object_of({
+            "successes": list_of(object_of({"id": TEXT}, _RESULT)),
+            "failures": list_of(failure),
         })  # fmt: skip
         return [
-            Operation(
-                method="POST", path=path, handler=self.produce, tag="Records (v3)",
-                body=request_schema({}, {**_RECORD, "offset": INT64}, _EXAMPLE),
-                summary="Produce records: JSON objects one after the other, of which each gets a line as its answer "
-                "when it is acknowledged, in the same order",
-                answers={200: body_schema({"error_code": INTEGER}, {"message": TEXT, **_RESULT})}, errors=errors,
-                body_bytes_max=_UNLIMITED,
-            ),
-            Operation(
-                method="POST", path=f"{path}:batch", handler=self.produce_batch, tag="Records (v3)", body=entries,
-                summary="Produce a batch of records, each with an id", answers={207: results},
+            row("produce.produce-to-topic", f"POST {path}", self.produce,
+                "Produce records: JSON objects one after the other, of which each gets a line as its answer when it is "
+                "acknowledged, in the same order", object_of({"error_code": INTEGER}, {"message": TEXT, **_RESULT}),
+                body=request_schema({}, {**_RECORD, "offset": INT64}, _EXAMPLE), errors=errors,
+                body_bytes_max=_UNLIMITED),
+            row("batch-produce.produce-to-topic", f"POST {path}:batch", self.produce_batch,
+                "Produce a batch of records, each with an id", body=entries, answers={207: results},
                 errors={**errors, 422: "The batch is empty, too long, or its ids are not distinct (42208)."},
-                body_bytes_max=request_max_bytes,
-            ),
+                body_bytes_max=request_max_bytes),
         ]  # fmt: skip
 
-    async def produce(self, request: Request) -> Response:
-        sender = self._sender(request, (await self._proxy.links(request)).cluster_id)
+    async def produce(self, request: Request, links: Links) -> Response:
+        sender = self._sender(request, links.cluster_id)
         settings = self._proxy.settings
         stream = _Stream(request, sender, settings.request_max_bytes, settings.streaming_connection_max_duration_ms)
         await stream.read_first()
         return stream
 
-    async def produce_batch(self, request: Request) -> Response:
-        cluster_id = (await self._proxy.links(request)).cluster_id
+    async def produce_batch(self, request: Request, links: Links) -> Response:
         body = await request.body()
         if not body.strip():
             raise unprocessable("Request body is empty. Data is required.", INVALID_BATCH)
         fields = Fields(await read_object(request))
         entries = fields.array("entries") if fields.has("entries") else []
         ids = _distinct_ids(entries, self._proxy.settings.api_v3_produce_batch_maximum_entries)
-        sender = self._sender(request, cluster_id)
+        sender = self._sender(request, links.cluster_id)
         records = [{name: value for name, value in entry.items() if name != "id"} for entry in entries]
         sent = [await sender.send_or_fail(record) for record in records]
         await wait_for_all([each.delivery for each in sent if each.delivery is not None], sender.arrival)

@@ -35,11 +35,12 @@ from ottla.edge.rest.errors import (
     to_http,
 )
 from ottla.edge.rest.kafka import READ_AHEAD, Identity, Owner, check_expiry, kafka_partition
-from ottla.edge.rest.proxy import BOOLEAN, INT32, INT64, INTEGER, KAFKA_ERRORS, TEXT, Proxy, body_schema
+from ottla.edge.rest.proxy import INT32, INT64, Proxy
 from ottla.edge.rest.records import BINARY, JSON, PLAIN_FORMATS, STRING, decode_plain, iso_time, read_time
-from ottla.edge.rest.v3_topics import CLUSTER
+from ottla.edge.rest.resources import Links
 from ottla.edge.web.accept import choose_media_type
 from ottla.edge.web.app import HttpError, Operation, Parameter
+from ottla.edge.web.json_schemas import BOOLEAN, INTEGER, TEXT, enum_of, object_of
 from ottla.env.tasks import start_task
 from ottla.model.types import TopicPartition
 
@@ -74,7 +75,7 @@ _QUERY: Final = (
     Parameter("timeout", "Milliseconds until the stream ends.", INT64),
     Parameter("follow", "Whether to wait for new records at the end.", BOOLEAN),
     Parameter("format", "Format of keys and values. The default tries JSON, then text, then base64.",
-              {"type": "string", "enum": ["auto", *(each.lower() for each in PLAIN_FORMATS)]}),
+              enum_of("auto", *map(str.lower, PLAIN_FORMATS))),
 )  # fmt: skip
 
 
@@ -108,22 +109,20 @@ class ReadRoutes:
     def operations(self) -> list[Operation]:
         """Return the rows of the table of operations."""
         part = {"type": ["object", "null"], "properties": {"type": TEXT, "data": {}}}
-        record = body_schema({"partition_id": INTEGER, "offset": INTEGER}, {
+        record = object_of({"partition_id": INTEGER, "offset": INTEGER}, {
             "timestamp": TEXT, "headers": {"type": "array"}, "key": part, "value": part,
         })  # fmt: skip
         # An error after the start of the stream is its last line.
-        failure = body_schema({"error_code": INTEGER, "message": TEXT})
+        failure = object_of({"error_code": INTEGER, "message": TEXT})
         return [
-            Operation(
-                method="GET", path=f"{CLUSTER}/topics/{{topic_name}}/records", handler=self.read, tag="Records (v3)",
-                summary="Read records from an offset or a time, as lines of JSON or as server-sent events",
-                query=_QUERY, answers={200: {"anyOf": [record, failure]}}, produces=_MEDIA_TYPES,
-                errors=KAFKA_ERRORS,
+            self._proxy.operation(
+                "records.list", "GET topics/{topic_name}/records", self.read,
+                "Read records from an offset or a time, as lines of JSON or as server-sent events",
+                {"anyOf": [record, failure]}, tag="Records (v3)", query=_QUERY, produces=_MEDIA_TYPES,
             )
         ]  # fmt: skip
 
-    async def read(self, request: Request) -> Response:
-        await self._proxy.links(request)
+    async def read(self, request: Request, links: Links) -> Response:
         wanted = _read_query(request, self._proxy.settings)
         if self._streams >= self._proxy.settings.read_streams_max:
             raise HttpError(503, NO_CONSUMER_FREE, "This process has as many streams of records as it allows.")
@@ -221,8 +220,7 @@ class _Stream(Response):
                 check_expiry(self._identity)
                 text = "".join(map(self._write, messages))
             except RecordErrors as error:
-                known = to_http(error)
-                text = self._frame(json.dumps({"error_code": known.error_code, "message": known.message}))
+                text = self._frame(json.dumps(to_http(error).as_json()))
                 self._open.clear()
             if not text and self._is_events and time.monotonic() - spoken_at > _SILENCE_S:
                 text = ":\n\n"

@@ -52,6 +52,9 @@ class HttpError(Exception):
         self.message = message
         self.headers = dict(headers or {})
 
+    def as_json(self) -> dict[str, Any]:
+        return {"error_code": self.error_code, "message": self.message}
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
@@ -67,6 +70,8 @@ class Parameter:
 class Operation:
     """One row of the table."""
 
+    #: what settings call it that disable it; empty if there are none
+    name: str = ""
     method: str
     path: str
     handler: Handler
@@ -229,7 +234,7 @@ class App:
         describe_error: DescribeError,
         authenticate: Authenticate | None = None,
         guard: Guard | None = None,
-        rewrite_path: Callable[[str], str] = lambda path: path,
+        path_bytes_max: int | None = None,
     ) -> None:
         self.router = router
         self._error_response = error_response
@@ -237,7 +242,7 @@ class App:
         self._authenticate = authenticate
         self._guard = guard
         self._buffered = _Buffered()
-        self._rewrite_path = rewrite_path
+        self._path_bytes_max = path_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -296,9 +301,11 @@ class App:
                 return answer
             scope["answer_headers"] = self._guard.check_origin(request)
         raw_path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
+        if self._path_bytes_max is not None and len(raw_path) > self._path_bytes_max:
+            raise HttpError(414, 414, f"The path is longer than {self._path_bytes_max:,} bytes")
         if scope["method"] == "OPTIONS":
-            return Response(headers={"allow": ", ".join(self.router.methods(self._rewrite_path(raw_path)))})
-        operation, values = self.router.find(scope["method"], self._rewrite_path(raw_path))
+            return Response(headers={"allow": ", ".join(self.router.methods(raw_path))})
+        operation, values = self.router.find(scope["method"], raw_path)
         scope["path_params"] = values
         scope["operation"] = operation
         body.limit = operation.body_bytes_max

@@ -69,7 +69,7 @@ CACHE_S: Final = 60.0
 _CACHE_MAX: Final = 10_000
 _HEADER_CHARACTERS_MAX: Final = 64 << 10
 _NAME_CHARACTERS_MAX: Final = 1024
-#: how often the file of users is looked at
+#: how often the file of users is checked for changes
 _USERS_S: Final = 1.0
 #: how long a thread waits for keys that another one reads
 _KEYS_ATTEMPTS: Final = 50
@@ -92,6 +92,18 @@ class Identity:
     @property
     def is_expired(self) -> bool:
         return self.expires_ms is not None and self.expires_ms <= time.time() * 1000
+
+
+def identity_of(request: Request) -> Identity:
+    """Return the user of an authenticated request; an identity without a name if there is none."""
+    found = request.scope.get("identity")
+    return found if isinstance(found, Identity) else Identity()
+
+
+def client_key(request: Request) -> str:
+    """Return what rates count by: the name of the user, otherwise the address."""
+    name = identity_of(request).name
+    return f"user {name}" if name else f"address {network_of_client(request)}"
 
 
 class Login(NamedTuple):
@@ -390,7 +402,7 @@ def _parse_basic(text: str) -> Login | None:
 
 
 def _claimed_name(token: str, claim: str) -> str:
-    """Return which user a token names, before its signature is checked: only to tell senders apart. Empty if none.
+    """Return which user a token names, before its signature is checked: only to count senders. Empty if none.
 
     >>> payload = base64.urlsafe_b64encode(b'{"sub": "ann"}').decode().rstrip("=")
     >>> _claimed_name(f"x.{payload}.y", "sub"), _claimed_name("x.y.z", "sub")

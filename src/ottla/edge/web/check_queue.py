@@ -1,7 +1,7 @@
 """Checks of credentials that wait for a thread, in a fair order. Pure.
 
-A check of a password takes a quarter of a second, and clients send as many wrong ones as they like, from several
-addresses. Others must still get in:
+A check of a password takes a quarter of a second, and a client can send any number of wrong passwords, from several
+addresses. Other clients must still be able to log in:
 
     waiting:  addresses take turns, so that an address with many checks delays only itself
     full:     the address with the most checks loses its latest one
@@ -31,7 +31,7 @@ class Sender(NamedTuple):
 
 
 class TrustedSenders:
-    """The users who have logged in lately, each with the address that the request came from."""
+    """The users who have logged in during the last day, each with the address of the request."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

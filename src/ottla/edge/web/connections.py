@@ -302,20 +302,18 @@ class HttpConnection(HttpToolsProtocol):
 
     def _refuse_head(self) -> None:
         self._table.closed["head"] += 1
-        body = b'{"error_code":431,"message":"the head of the request is too large"}'
-        self.transport.write(
-            b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(body), body)
-        )
-        self.transport.close()
+        self._end_with(431, b"Request Header Fields Too Large", b"the head of the request is too large")
 
     def send_400_response(self, msg: str) -> None:
-        if self.transport.is_closing():
-            return
-        body = b'{"error_code":400,"message":"the request is not HTTP/1.1"}'
+        if not self.transport.is_closing():
+            self._end_with(400, b"Bad Request", b"the request is not HTTP/1.1")
+
+    def _end_with(self, status: int, phrase: bytes, message: bytes) -> None:
+        """Send an error outside of the app, and close the connection."""
+        body = b'{"error_code":%d,"message":"%s"}' % (status, message)
         self.transport.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%s" % (status, phrase, len(body), body)
         )
         self.transport.close()
 

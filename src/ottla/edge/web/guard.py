@@ -1,4 +1,4 @@
-"""What every service does with every request, and the operations that tell its state: `/health` and `/metrics`."""
+"""What every service does with every request, and the operations that return its state: `/health` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ottla.edge.web.app import HttpError, Operation
-from ottla.edge.web.authentication import Identity
+from ottla.edge.web.authentication import client_key
 from ottla.edge.web.hosts import Hosts
 from ottla.edge.web.metrics import NO_OPERATION, HttpMetrics
 from ottla.edge.web.openapi import operation_id
 from ottla.edge.web.origins import Origins
-from ottla.edge.web.rates import Rates, network_of_client
+from ottla.edge.web.rates import Rates
 from ottla.edge.web.settings import WebSettings
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,7 +54,7 @@ class ServiceGuard:
 
     def admit(self, request: Request) -> None:
         if self._rates is not None and not request.scope["operation"].is_public:
-            wait_s = self._rates.take(_client_of(request))
+            wait_s = self._rates.take(client_key(request))
             if wait_s > 0:
                 headers = {"retry-after": str(int(wait_s) + 1)}
                 raise HttpError(429, 42901, "too many requests per second; try again later", headers)
@@ -66,15 +66,8 @@ class ServiceGuard:
         return None if headers is None else Response(status_code=204, headers=headers)
 
 
-def _client_of(request: Request) -> str:
-    identity = request.scope.get("identity")
-    if isinstance(identity, Identity) and identity.name:
-        return f"user {identity.name}"
-    return network_of_client(request)
-
-
 def state_operations(metrics: HttpMetrics, health: Callable[[], str | None]) -> list[Operation]:
-    """Return the operations that tell the state of the service."""
+    """Return the operations that return the state of the service."""
 
     async def get_health(request: Request) -> Response:
         reason = health()

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Final
@@ -48,16 +48,11 @@ class Api:
 
     title: str
     version: str
-    description: str = ""
     #: descriptions of the variable segments of paths, by their names
     parameters: Sequence[Parameter] = ()
-    #: JSON Schemas that others refer to as `#/components/schemas/NAME`
-    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: BASIC, BEARER: an operation that is not public accepts each of them
     authentication: Sequence[str] = ()
     error_media_types: Sequence[str] = ("application/json",)
-    #: `/` is the server that the document was read from
-    server_url: str = "/"
 
 
 def describe(operations: Sequence[Operation], api: Api) -> dict[str, Any]:
@@ -72,12 +67,12 @@ def describe(operations: Sequence[Operation], api: Api) -> dict[str, Any]:
     assert len(ids) == len(set(ids)), "two operations have the same id"
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": api.title, "version": api.version}
-        | ({"description": api.description} if api.description else {}),
-        "servers": [{"url": api.server_url}],
+        "info": {"title": api.title, "version": api.version},
+        # The server that the document was read from.
+        "servers": [{"url": "/"}],
         "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
-        "components": {"schemas": {_ERROR: _ERROR_SCHEMA, **api.schemas}},
+        "components": {"schemas": {_ERROR: _ERROR_SCHEMA}},
     }
     if schemes:
         document["components"]["securitySchemes"] = schemes

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.types import ASGIApp
 
-from ottla.edge.web.connections import Acceptor, ConnectionLimits, ConnectionTable, HttpConnection
+from ottla.edge.web.connections import Acceptor, ConnectionTable, HttpConnection
 from ottla.model.errors import StartError
 
 #: connections that wait for accept
@@ -110,18 +110,17 @@ class _Server(uvicorn.Server):
 
 async def serve(
     app: ASGIApp,
-    sockets: Sequence[socket.socket | BoundSocket],
+    sockets: Sequence[BoundSocket],
     stop: asyncio.Event,
     *,
     started: Callable[[], None],
-    connections: ConnectionTable | None = None,
+    connections: ConnectionTable,
     before_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until `stop` is set; then answer the requests in progress for up to five seconds.
 
     Raise StartError if another process has begun to listen on one of the addresses.
     """
-    bound = [each if isinstance(each, BoundSocket) else BoundSocket(each) for each in sockets]
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", server_header=False, date_header=True,
         timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=_STOP_S_MAX, ws="none", http=HttpConnection,
@@ -130,7 +129,7 @@ async def serve(
         # Each malformed request is a warning of uvicorn, and clients could fill the log with them.
         log_level=logging.ERROR,
     )  # fmt: skip
-    server = _Server(config, bound, connections or ConnectionTable(ConnectionLimits()), started)
+    server = _Server(config, sockets, connections, started)
     serving = asyncio.create_task(server.serve())
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from starlette.types import ASGIApp
 
@@ -116,22 +116,19 @@ class Service(Generic[Settings]):
         title: str,
         error_response: ErrorResponse,
         describe_error: DescribeError,
-        version: str = ottla.__version__,
-        description: str = "",
         parameters: Sequence[Parameter] = (),
-        schemas: Mapping[str, Mapping[str, Any]] | None = None,
         error_media_types: Sequence[str] = ("application/json",),
-        rewrite_path: Callable[[str], str] = lambda path: path,
+        path_bytes_max: int | None = None,
         health: Callable[[], str | None] = lambda: None,
     ) -> App:
         """Return the app with the operations of the service and those that all services have.
 
-        ``parameters`` describe the variable segments of paths, and ``schemas`` are those that other schemas refer to
-        (`edge/web/openapi.py`). ``health`` returns why the service cannot do its work, None if it can.
+        ``parameters`` describe the variable segments of paths. ``health`` returns why the service cannot do its work,
+        None if it can.
         """
         api = Api(
-            title=title, version=version, description=description, parameters=parameters, schemas=schemas or {},
-            error_media_types=error_media_types, authentication=self.settings.authentication_methods,
+            title=title, version=ottla.__version__, parameters=parameters, error_media_types=error_media_types,
+            authentication=self.settings.authentication_methods,
         )  # fmt: skip
         taken = {(each.method, each.path) for each in operations}
         own = [each for each in state_operations(self.guard.metrics, health) if (each.method, each.path) not in taken]
@@ -142,7 +139,7 @@ class Service(Generic[Settings]):
             error_response=error_response,
             describe_error=describe_error,
             authenticate=self.authenticator,
-            rewrite_path=rewrite_path,
+            path_bytes_max=path_bytes_max,
         )
 
 

@@ -27,9 +27,9 @@ from ottla.edge.registry.associations.requests import (
 )
 from ottla.edge.registry.associations.table import LIFECYCLES, TOPIC, Filter
 from ottla.edge.registry.records import Association, Json, Record, SchemaVersion
-from ottla.edge.registry.requests import parse_body
+from ottla.edge.registry.requests import parse_body, parse_context
 from ottla.edge.registry.service import NotLeader
-from ottla.edge.registry.subjects import context_prefix, normalize
+from ottla.edge.registry.subjects import normalize
 from ottla.edge.web.app import HttpError
 
 #: the status of an answer that has a status for each of several requests
@@ -90,10 +90,7 @@ class AssociationHandlers(Handlers):
     def _resolver(self, request: Request) -> ResolveSubject:
         """Return what gives a subject of the body the context of the path or of the parameter `context`."""
         context = request.query_params.get("context")
-        try:
-            prefix = "" if context is None else context_prefix(context)
-        except ValueError as error:
-            raise HttpError(400, 400, str(error)) from None
+        prefix = "" if context is None else parse_context(context)
 
         def resolve(name: str) -> str:
             named = name if name.startswith((":.", ":*:")) else prefix + name
@@ -112,7 +109,7 @@ class AssociationHandlers(Handlers):
             records = changes.delete(self.state, resource_id, selected, cascade=cascade, dry_run=dry_run)
             return None, records
 
-        return await self.change(request, decide, lambda _: Response(status_code=204), has_body=False)
+        return await self.change(request, decide, lambda _: Response(status_code=204))
 
     # Several requests in one
 
@@ -202,7 +199,7 @@ def _filter(request: Request) -> Filter:
     query = request.query_params
     lifecycle = query.get("lifecycle")
     if lifecycle is not None and lifecycle not in LIFECYCLES:
-        raise HttpError(404, 404, "HTTP 404 Not Found")
+        raise errors.path_not_found()
     return Filter(query.get("resourceType") or TOPIC, query.getlist("associationType"), lifecycle)
 
 
@@ -211,4 +208,4 @@ def _list(request: Request, rows: Collection[Association]) -> Response:
 
 
 def _error(error: HttpError) -> Json:
-    return {"error": {"error_code": error.error_code, "message": error.message}}
+    return {"error": error.as_json()}

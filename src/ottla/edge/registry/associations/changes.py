@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     lifecycle: str
     #: what the topic has now
     old: Association | None
-    #: whether the association is already as wanted
+    #: whether the association exists with these members
     is_kept: bool = False
 
 
@@ -43,7 +43,7 @@ def put(
 ) -> tuple[list[Put], list[Record]]:
     """Create associations, or with ``is_create=False`` create or update them, and register their schemas.
 
-    Associations that exist already as wanted are left out of the answer, as Confluent's registry does. A dry run
+    As with Confluent's registry, the answer leaves out associations that exist with the same members. A dry run
     returns nothing and no records. Raise HttpError: 42212 for members that do not fit, 409xx for a conflict, and what
     `changes.register` raises.
     """

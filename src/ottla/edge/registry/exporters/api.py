@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ottla.edge.registry.answers import answer
 from ottla.edge.registry.api import Handlers
+from ottla.edge.registry.exporters.definition import Entry
 from ottla.edge.registry.exporters.running import Exporters
 from ottla.edge.registry.forwarding import Forwarding
 from ottla.edge.registry.records import Json
 from ottla.edge.registry.requests import parse_body
 from ottla.edge.registry.service import Registry
 from ottla.edge.web.app import HttpError
-from ottla.edge.web.authentication import Identity
+from ottla.edge.web.authentication import identity_of
 
 
 class ExporterHandlers(Handlers):
@@ -31,16 +31,19 @@ class ExporterHandlers(Handlers):
         self._users = frozenset(users)
 
     async def names(self, request: Request) -> Response:
-        return await self._get(request, self._exporters.names)
+        async def make() -> Response:
+            return answer(request, await self._exporters.names())
+
+        return await self.at_leader(request, make)
 
     async def get(self, request: Request) -> Response:
-        return await self._get(request, lambda: self._shown(request, lambda entry: entry.exporter.as_json()))
+        return await self._show(request, lambda entry: entry.exporter.as_json())
 
     async def config(self, request: Request) -> Response:
-        return await self._get(request, lambda: self._shown(request, lambda entry: entry.exporter.visible_config()))
+        return await self._show(request, lambda entry: entry.exporter.visible_config())
 
     async def status(self, request: Request) -> Response:
-        return await self._get(request, lambda: self._shown(request, lambda entry: entry.status_json()))
+        return await self._show(request, Entry.status_json)
 
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body())
@@ -71,12 +74,9 @@ class ExporterHandlers(Handlers):
     async def reset(self, request: Request) -> Response:
         return await self._change(request, self._exporters.reset)
 
-    async def _shown(self, request: Request, show: Callable[[Any], Json]) -> Json:
-        return show(await self._exporters.get(request.path_params["name"]))
-
-    async def _get(self, request: Request, find: Callable[[], Awaitable[Any]]) -> Response:
+    async def _show(self, request: Request, show: Callable[[Entry], Json]) -> Response:
         async def make() -> Response:
-            return answer(request, await find())
+            return answer(request, show(await self._exporters.get(request.path_params["name"])))
 
         return await self.at_leader(request, make)
 
@@ -92,7 +92,5 @@ class ExporterHandlers(Handlers):
 
     def _check_user(self, request: Request) -> None:
         """Raise HttpError 40301 if the user may not change exporters: they make the registry open connections."""
-        identity = request.scope.get("identity")
-        name = identity.name if isinstance(identity, Identity) else ""
-        if self._users and name not in self._users:
+        if self._users and identity_of(request).name not in self._users:
             raise HttpError(403, 40301, "This user may not change exporters; see the setting exporter.users.")

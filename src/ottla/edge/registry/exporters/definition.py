@@ -6,8 +6,8 @@ kept in two compacted topics. The group of the registry is part of the key, so t
     _exporter_configs   {"registry":"schema-registry","name":"to-b"}   name, subjects, contextType, context, config
     _exporter_states    {"registry":"schema-registry","name":"to-b"}   state, offset, ts, trace
 
-The offset is a position in the topic of the schemas: every record before it was copied. A record is only a hint that a
-version has changed. What is copied is the version as it is now, so that copying a part of the topic again does no harm.
+The offset is a position in the topic of the schemas: every record before it was copied. A record only says which
+version has changed. The exporter copies the current state of that version, so it may copy a part of the topic twice.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from ottla.edge.registry import errors
-from ottla.edge.registry.records import Json, Record, SchemaVersion
+from ottla.edge.registry.records import Json, Record, SchemaVersion, compact_json
 from ottla.edge.registry.state import State
 from ottla.edge.registry.store import Applied
 from ottla.edge.registry.subjects import DEFAULT_CONTEXT, Subject, beside, context_prefix, is_valid
 from ottla.model.registry_secrets import SECRETS, URL, secrets_to_repeat
-from ottla.schemas.schema import Reference, SchemaType
+from ottla.schemas.schema import Reference
 from ottla.security.secret_box import SecretBox, Unreadable, is_sealed
 
 #: shown in place of a secret; a request that sends it keeps the secret
@@ -46,7 +46,7 @@ class ContextType(StrEnum):
     CUSTOM = "CUSTOM"
     #: that of the source
     NONE = "NONE"
-    #: the default context, whatever that of the source is
+    #: the default context, for subjects of all contexts
     DEFAULT = "DEFAULT"
 
 
@@ -121,19 +121,9 @@ class Exporter:
 
     def registration(self, row: SchemaVersion) -> Json:
         """Return the request that registers a version at the destination, with its id and its number."""
-        body: Json = {"schema": row.text, "id": row.id, "version": row.version}
-        if row.schema_type != SchemaType.AVRO:
-            body["schemaType"] = row.schema_type
-        if row.references:
-            body["references"] = [
-                {"name": each.name, "subject": self._reference(row, each), "version": each.version}
-                for each in row.references
-            ]
-        if row.metadata is not None:
-            body["metadata"] = row.metadata
-        if row.rule_set is not None:
-            body["ruleSet"] = row.rule_set
-        return body
+        references = tuple(replace(each, subject=self._reference(row, each)) for each in row.references)
+        members = replace(row, references=references).members()
+        return {"schema": row.text, "id": row.id, "version": row.version} | members
 
     def _reference(self, row: SchemaVersion, reference: Reference) -> str:
         parent = Subject.parse(self.destination(row.subject))
@@ -167,7 +157,7 @@ def create(body: Json, auto_context: str) -> Exporter:
 
 
 def update(old: Exporter, body: Json, auto_context: str) -> Exporter:
-    """Return the exporter with the members that a request changes; absent members stay as they are."""
+    """Return the exporter with the members that a request changes; absent members do not change."""
     new = old
     if body.get("subjects") is not None:
         new = replace(new, subjects=_parse_subjects(body["subjects"]))
@@ -273,10 +263,10 @@ class Entry:
         return {"state": self.state, "offset": self.offset, "ts": self.timestamp_ms, "trace": self.trace}
 
     def definition_record(self, group: str, box: SecretBox | None = None) -> Record:
-        return Record(_key(group, self.exporter.name), _dump(self.exporter.stored(box)))
+        return Record(_key(group, self.exporter.name), compact_json(self.exporter.stored(box)))
 
     def progress_record(self, group: str) -> Record:
-        return Record(_key(group, self.exporter.name), _dump(self._progress()))
+        return Record(_key(group, self.exporter.name), compact_json(self._progress()))
 
 
 def tombstone(group: str, name: str) -> Record:
@@ -284,11 +274,7 @@ def tombstone(group: str, name: str) -> Record:
 
 
 def _key(group: str, name: str) -> bytes:
-    return _dump({"registry": group, "name": name})
-
-
-def _dump(value: Json) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return compact_json({"registry": group, "name": name})
 
 
 def load(

@@ -56,8 +56,8 @@ def connect(exporter: Exporter, files_directory: str = "") -> SchemaRegistry:
 def _allowed_file(name: str, path: str, directory: str) -> str:
     """Return the path of a small file below ``directory``. Raise PropertyRefused.
 
-    A user chooses the path, so that a key of the operator could be used, or the error could tell which files there are.
-    The answer for a path outside of the directory is the same whatever is there.
+    A user chooses the path. Otherwise a user could make the registry use a key of the operator, or learn from the error
+    which files exist: for a path outside of the directory, the error is the same for all files.
     """
     refused = PropertyRefused(
         f"{name}: files must be below the directory of the registry's setting exporter.files.directory"
@@ -66,7 +66,7 @@ def _allowed_file(name: str, path: str, directory: str) -> str:
     )
     if not directory or "\0" in path:
         raise refused
-    # First by the text alone: no file outside of the directory is looked at. Then links must not lead out of it.
+    # First compare the texts, so that no file outside of the directory is opened. Then check where links lead.
     wanted = os.path.normpath(os.path.join(directory, path))
     if not _is_below(wanted, os.path.normpath(directory)):
         raise refused

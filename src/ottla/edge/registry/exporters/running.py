@@ -1,4 +1,4 @@
-"""Runs the exporters on the leader, and keeps what they are and how far they are.
+"""Runs the exporters on the leader, and stores their definitions and their progress.
 
                     requests (api.py)
                          ▼
@@ -48,7 +48,7 @@ _PAUSE_S: Final = 0.25
 _PAUSE_S_MAX: Final = 60.0
 #: how often an exporter that is busy saves its progress
 _SAVE_S: Final = 1.0
-#: a leader without exporters looks for the topics again: the leader before may have created the first one meanwhile
+#: a leader without exporters checks again whether the topics exist: the previous leader may have created them
 _LOOK_AGAIN_S: Final = 30.0
 #: how long a stop waits for the progress to be saved
 _STOP_S: Final = 2.0
@@ -84,7 +84,7 @@ class Exporters:
         #: valid in this term; 0 if nothing was loaded
         self._term = 0
         self._entries: dict[str, Entry] = {}
-        #: what the topics say
+        #: the entries in the topics
         self._saved: dict[str, Entry] = {}
         self._workers: dict[str, _Worker] = {}
         #: the last thread of each exporter, which may outlive its worker by one request
@@ -227,7 +227,7 @@ class Exporters:
             self._start_worker(name)
 
     async def _append(self, batches: Mapping[str, Sequence[Record]]) -> None:
-        # Not interrupted if a worker is cancelled meanwhile: the outcome of a transaction must be looked at.
+        # A cancelled worker does not interrupt the append, because the outcome of a transaction must be handled.
         work = _outcome(self.registry.append_in_term(self._term, batches))
         error = await asyncio.shield(start_task(work, "append the progress of exporters"))
         if error is not None:
@@ -317,7 +317,7 @@ class Exporters:
             self._entries[worker.name] = replace(self._entries[worker.name], timestamp_ms=_now_ms(), **members)
 
     async def prove_leadership(self, worker: _Worker) -> None:
-        """Save the progress of a worker in any case. Raise HttpError if another instance has become the leader."""
+        """Save the progress of a worker, also if it has not changed. Raise HttpError if this instance does not lead."""
         async with self._lock:
             self._saved.pop(worker.name, None)
         await self.save(worker)
@@ -346,9 +346,9 @@ class Exporters:
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001 - for the caller
-                _tell(loop, outcome, outcome.set_exception, error)
+                _set_outcome(loop, outcome, outcome.set_exception, error)
             else:
-                _tell(loop, outcome, outcome.set_result, result)
+                _set_outcome(loop, outcome, outcome.set_result, result)
 
         thread = self._threads[name] = threading.Thread(target=run, name=f"exporter-{name}", daemon=True)
         thread.start()
@@ -498,15 +498,15 @@ async def _outcome(work: Coroutine[Any, Any, None]) -> HttpError | None:
     return None
 
 
-def _tell(
+def _set_outcome(
     loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[_T], setter: Callable[[Any], None], value: Any
 ) -> None:
-    def tell() -> None:
+    def set_it() -> None:
         if not outcome.done():
             setter(value)
 
     with suppress(RuntimeError):  # the event loop has ended
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(set_it)
 
 
 def _now_ms() -> int:

@@ -127,7 +127,7 @@ async function showDocument() {
     list.replaceChildren(make("p", { textContent: `openapi.json cannot be read: ${error.message}` }));
     return;
   }
-  document.getElementById("about").textContent = `${described.info.description ?? ""} Version ${described.info.version}.`.trim();
+  document.getElementById("about").textContent = `Version ${described.info.version}.`;
   const groups = new Map(described.tags.map((tag) => [tag.name, []]));
   for (const [path, methods] of Object.entries(described.paths)) {
     for (const [method, operation] of Object.entries(methods)) {
