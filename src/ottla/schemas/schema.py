@@ -108,7 +108,7 @@ class Budget:
         self._error: type[Exception] = SchemaTooComplex
         allowance = _ALLOWANCE.get()
         if allowance is not None:
-            allowance.give(self)
+            allowance.limit(self)
 
     def spend(self, steps: int = 1) -> None:
         self._left -= steps
@@ -118,7 +118,7 @@ class Budget:
             )
 
     def lower(self, steps_max: int, error: type[Exception]) -> None:
-        """Raise this error after so many steps, if they are fewer."""
+        """Lower the limit to this number of steps, and raise this error when they are spent."""
         if steps_max < self._left:
             self._left = self._steps_max = max(steps_max, 0)
             self._error = error
@@ -137,7 +137,7 @@ class _Allowance:
         #: the operation in progress; operations follow one another
         self._budget: Budget | None = None
 
-    def give(self, budget: Budget) -> None:
+    def limit(self, budget: Budget) -> None:
         """Limit an operation to the steps that earlier ones have left."""
         if self._budget is not None:
             self._left -= self._budget.spent
@@ -194,8 +194,11 @@ class ParsedSchema(ABC):
         """
 
     @abstractmethod
-    def incompatibilities(self, writer: ParsedSchema) -> list[Incompatibility]:
-        """Return the reasons why this schema, as the reader, cannot read what `writer` wrote; none if it can."""
+    def incompatibilities(self, writer: ParsedSchema, *, lenient: bool = False) -> list[Incompatibility]:
+        """Return the reasons why this schema, as the reader, cannot read what `writer` wrote; none if it can.
+
+        :param lenient: the compatibility policy LENIENT, which only JSON Schema has.
+        """
 
     @abstractmethod
     def is_equivalent(self, other: ParsedSchema) -> bool:

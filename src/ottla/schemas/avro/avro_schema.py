@@ -83,7 +83,7 @@ class AvroSchema(ParsedSchema):
                 return schema_text(self._root, Budget())
         raise UnknownFormat(f"Avro schemas have the formats default and resolved, not {format_name!r}")
 
-    def incompatibilities(self, writer: ParsedSchema) -> list[Incompatibility]:
+    def incompatibilities(self, writer: ParsedSchema, *, lenient: bool = False) -> list[Incompatibility]:
         if not isinstance(writer, AvroSchema):
             description = f"the reader's schema is {self.schema_type.value}, the writer's {writer.schema_type.value}"
             return [Incompatibility("TYPE_MISMATCH", "/", description, self._text, writer.text)]

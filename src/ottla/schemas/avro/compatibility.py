@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.schemas.avro.nodes import PRIMITIVES, Array, Enum, Field, Fixed, Map, Named, Node, NoDefault, Record, Union
+from ottla.schemas.avro.nodes import PRIMITIVES, Container, Enum, Field, Fixed, Named, Node, NoDefault, Record, Union
 from ottla.schemas.avro.printer import schema_text
 from ottla.schemas.schema import Budget, Incompatibility
 
-#: reasons that are reported, and characters of their fragments; the first reason is reported whatever its size
+#: reasons that are reported, and characters of their fragments; the first reason is reported also if it is larger
 REASONS_MAX: Final = 1_000
 FRAGMENT_CHARS_MAX: Final = 8 << 20
 
@@ -97,7 +97,7 @@ def _flat(reasons: _Reasons) -> Iterator[_Reason]:
 class _Checker:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        #: reader and writer -> reasons; no reasons while the comparison of the pair goes on
+        #: reader and writer -> reasons; no reasons until the comparison of the pair has ended
         self._known: dict[tuple[int, int], _Reasons] = {}
 
     def check(self, pair: _Pair) -> _Reasons:
@@ -144,10 +144,8 @@ def _compare(pair: _Pair) -> _Comparison:
         return (yield from _compare_reader_union(reader, writer, location))
     if isinstance(reader, Record) and isinstance(writer, Record):
         return (yield from _compare_records(reader, writer, location))
-    if isinstance(reader, Array) and isinstance(writer, Array):
-        return (yield _Pair(reader.items, writer.items, ("items", location)))
-    if isinstance(reader, Map) and isinstance(writer, Map):
-        return (yield _Pair(reader.values, writer.values, ("values", location)))
+    if isinstance(reader, Container) and isinstance(writer, Container) and reader.type == writer.type:
+        return (yield _Pair(reader.items, writer.items, (reader.attribute, location)))
     if isinstance(reader, Enum) and isinstance(writer, Enum):
         return _compare_names(reader, writer, location) + _compare_symbols(reader, writer, location)
     if isinstance(reader, Fixed) and isinstance(writer, Fixed):

@@ -61,7 +61,7 @@ def _fits(node: Node, value: Json | NoDefault, budget: Budget, complete: set[int
     if not isinstance(value, dict):
         return False
     if isinstance(node, Map):
-        return all(_fits(node.values, member, budget, complete, depth + 1) for member in value.values())
+        return all(_fits(node.items, member, budget, complete, depth + 1) for member in value.values())
     if isinstance(node, Unresolved):
         return True
     assert isinstance(node, Record)
@@ -112,11 +112,9 @@ class _ResolutionOrder:
                 visited.add(id(node))
                 self._begun.add(id(node))
                 pending.append((node, True))
-                pending += [(field.type, False) for field in reversed(node.fields)]
-            elif isinstance(node, Union):
-                pending += [(branch, False) for branch in node.branches]
-            elif isinstance(node, Array | Map):
-                pending.append((node.items if isinstance(node, Array) else node.values, False))
+                pending += [(child, False) for child in reversed(node.children())]
+            else:
+                pending += [(child, False) for child in node.children()]
 
     def _visit_target(self, node: Unresolved, depth: int) -> None:
         if id(node) in self._begun:

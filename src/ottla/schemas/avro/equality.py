@@ -3,20 +3,7 @@
 from __future__ import annotations
 
 from ottla.schemas.avro import json_text
-from ottla.schemas.avro.nodes import (
-    NO_DEFAULT,
-    Array,
-    Enum,
-    Field,
-    Fixed,
-    Map,
-    Named,
-    Node,
-    NoDefault,
-    Record,
-    Union,
-    Unresolved,
-)
+from ottla.schemas.avro.nodes import NO_DEFAULT, Enum, Field, Fixed, Named, Node, NoDefault, Record, Unresolved
 from ottla.schemas.schema import Budget
 
 
@@ -50,21 +37,11 @@ def _all_pairs(left: Node, right: Node, budget: Budget, *, with_documentation: b
             return False
         if with_documentation and not _same_documentation(left, right):
             return False
-        children, other_children = _children(left), _children(right)
+        children, other_children = left.children(), right.children()
         if len(children) != len(other_children):
             return False
         pending += zip(children, other_children, strict=True)
     return True
-
-
-def _children(node: Node) -> list[Node]:
-    if isinstance(node, Record):
-        return [field.type for field in node.fields]
-    if isinstance(node, Union):
-        return node.branches
-    if isinstance(node, Array):
-        return [node.items]
-    return [node.values] if isinstance(node, Map) else []
 
 
 def _same_node(left: Node, right: Node) -> bool:

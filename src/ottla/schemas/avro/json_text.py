@@ -36,7 +36,7 @@ _NO_LINE_END: Final = re.compile(r"[^\n]")
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-f]{4}|.)")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 #: what Java's String.trim removes
-_TRIMMED: Final = "".join(map(chr, range(33)))
+TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 def read(text: str) -> Json:
@@ -52,7 +52,7 @@ def read(text: str) -> Json:
             value, end = _decode(without_comments)
         except JSONDecodeError as error:
             raise _invalid_json(error)
-    rest = text[end:].strip(_TRIMMED)
+    rest = text[end:].strip(TRIMMED)
     if rest:
         raise InvalidSchema(f"after the end of the schema there is more text: {rest[:40]!r}")
     return value

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import Final
 
-from ottla.schemas.avro.nodes import Array, Enum, Map, Named, Node, Record, Union
+from ottla.schemas.avro.nodes import Enum, Named, Node, Record
 from ottla.schemas.avro.problem import Problem
 from ottla.schemas.schema import Budget
 
@@ -34,14 +34,10 @@ def check_stored_names(root: Node, budget: Budget) -> None:
         if isinstance(node, Record):
             for field in node.fields:
                 _check_stored_name(field.name, "field name")
-                pending.append(field.type)
         elif isinstance(node, Enum):
             for symbol in node.symbols:
                 _check_stored_name(symbol, "symbol")
-        elif isinstance(node, Union):
-            pending += node.branches
-        elif isinstance(node, Array | Map):
-            pending.append(node.items if isinstance(node, Array) else node.values)
+        pending += node.children()
 
 
 def _check_stored_name(name: str, kind: str) -> None:
@@ -50,7 +46,7 @@ def _check_stored_name(name: str, kind: str) -> None:
 
 
 def _is_start(character: str) -> bool:
-    # Java looks at units of 16 bits, of which characters outside of the basic plane have two that are no letters.
+    # Java checks units of 16 bits. A character outside of the basic plane has two, and neither is a letter.
     return character == "_" or (character.isalpha() and character <= "\uffff")
 
 

@@ -7,7 +7,7 @@ remembers pairs of nodes by their identity, as Java does, and its answers depend
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from ottla.schemas.avro.json_text import Json
 
@@ -53,21 +53,36 @@ class Node:
         #: a logical type that is valid for this type; None also if the property names an invalid one
         self.logical_type: str | None = None
 
+    def children(self) -> list[Node]:
+        """Return the types inside of this one, in the order of the text."""
+        return []
 
-class Array(Node):
+
+class Container(Node):
+    """An array or a map: a type of any number of items of one type."""
+
     __slots__ = ("items",)
 
+    type_name: ClassVar[str]
+    #: the attribute that has the type of the items
+    attribute: ClassVar[str]
+
     def __init__(self, items: Node) -> None:
-        super().__init__("array")
+        super().__init__(self.type_name)
         self.items = items
 
+    def children(self) -> list[Node]:
+        return [self.items]
 
-class Map(Node):
-    __slots__ = ("values",)
 
-    def __init__(self, values: Node) -> None:
-        super().__init__("map")
-        self.values = values
+class Array(Container):
+    __slots__ = ()
+    type_name, attribute = "array", "items"
+
+
+class Map(Container):
+    __slots__ = ()
+    type_name, attribute = "map", "values"
 
 
 class Union(Node):
@@ -76,6 +91,9 @@ class Union(Node):
     def __init__(self, branches: list[Node]) -> None:
         super().__init__("union")
         self.branches = branches
+
+    def children(self) -> list[Node]:
+        return self.branches
 
 
 class Named(Node):
@@ -147,6 +165,9 @@ class Record(Named):
         self.fields = fields
         self.fields_by_name = {field.name: field for field in fields}
         self.is_error = is_error
+
+    def children(self) -> list[Node]:
+        return [field.type for field in self.fields]
 
 
 class Unresolved(Node):

@@ -12,65 +12,32 @@ from collections.abc import Iterable
 from ottla.schemas.avro.json_text import LONG_MAX, LONG_MIN, Json, double_text, float_text, quote, write
 from ottla.schemas.avro.logical_types import first_properties
 from ottla.schemas.avro.nodes import Array, Enum, Field, Fixed, Map, Named, Node, NoDefault, Properties, Record, Union
+from ottla.schemas.avro.printer import Printer
 from ottla.schemas.avro.problem import Problem
-from ottla.schemas.schema import DEPTH_MAX, Budget, SchemaTooComplex
+from ottla.schemas.schema import Budget
 
 
 def normal_text(root: Node, known_names: Iterable[str], budget: Budget) -> str:
     """Return the text of the normal form; types in `known_names` are written as names. Raise InvalidSchema."""
-    writer = _Writer(set(known_names), budget)
+    writer = _NormalPrinter(set(known_names), budget)
     try:
-        writer.node(root)
+        writer.node(root, None)
     except Problem as problem:
         problem.inside("normalisation")
         raise problem.as_invalid_schema() from None
     return "".join(writer.parts)
 
 
-class _Writer:
-    def __init__(self, known: set[str], budget: Budget) -> None:
-        self._known = known
-        self._budget = budget
-        self._depth = 0
-        self.parts: list[str] = []
+class _NormalPrinter(Printer):
+    __slots__ = ()
 
-    def node(self, node: Node) -> None:
-        parts = self.parts
-        self._budget.spend()
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise SchemaTooComplex(f"definitions are nested more than {DEPTH_MAX} levels deep")
-        if isinstance(node, Named):
-            self._named(node)
-        elif isinstance(node, Union):
-            parts.append("[")
-            for position, branch in enumerate(node.branches):
-                if position:
-                    parts.append(",")
-                self.node(branch)
-            parts.append("]")
-        elif isinstance(node, Array | Map):
-            parts.append('{"type":"array","items":' if isinstance(node, Array) else '{"type":"map","values":')
-            self.node(node.items if isinstance(node, Array) else node.values)
-            self._logical_type(node)
-            self._properties(node.properties)
-            parts.append("}")
-        elif node.properties:
-            parts.append(f'{{"type":"{node.type}"')
-            self._logical_type(node)
-            self._properties(node.properties)
-            parts.append("}")
-        else:
-            parts.append(f'"{node.type}"')
-        self._depth -= 1
-
-    def _named(self, node: Named) -> None:
+    def named(self, node: Named, space: str | None) -> None:
         # Java writes names without escape sequences; a name that would need one makes the text invalid.
         parts, name = self.parts, node.name.full
-        if name in self._known:
+        if name in self.known:
             parts.append(f'"{name}"')
             return
-        self._known.add(name)
+        self.known.add(name)
         parts.append(f'{{"name":"{name}","type":"{node.type}"')
         if isinstance(node, Enum):
             symbols = ",".join([f'"{symbol}"' for symbol in node.symbols])
@@ -81,7 +48,7 @@ class _Writer:
             parts.append(',"fields":[')
             for position, field in enumerate(node.fields):
                 parts.append(f'{"," if position else ""}{{"name":"{field.name}","type":')
-                self.node(field.type)
+                self.node(field.type, None)
                 self._end_of_field(field)
             parts.append("]")
         self._logical_type(node)
@@ -109,6 +76,11 @@ class _Writer:
                 parts.append(f',"default":{default}')
         self._properties(field.properties)
         parts.append("}")
+
+    def attributes(self, owner: Node | Field) -> None:
+        if isinstance(owner, Node):
+            self._logical_type(owner)
+        self._properties(owner.properties)
 
     def _logical_type(self, node: Node) -> None:
         if node.logical_type is not None:
@@ -178,7 +150,7 @@ def _item_type(node: Node | None) -> Node | None:
 
 def _member_type(node: Node | None, key: str) -> Node | None:
     if isinstance(node, Map):
-        return node.values
+        return node.items
     if isinstance(node, Record):
         if key not in node.fields_by_name:
             raise Problem(f"a default has the member {key}, which is no field of record {node.name.full}")

@@ -18,6 +18,7 @@ from ottla.schemas.avro.nodes import (
     NO_DEFAULT,
     PRIMITIVES,
     Array,
+    Container,
     Enum,
     Field,
     Fixed,
@@ -48,7 +49,6 @@ _DOUBLE: Final = re.compile(
     r"[pP][+-]?\d+)[fFdD]?)",
     re.ASCII,
 )
-_TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 class Parser:
@@ -63,7 +63,7 @@ class Parser:
         self.named: dict[str, Named] = {}
         #: nodes of the current text
         self._records: list[Record] = []
-        self._containers: list[Array | Map | Union] = []
+        self._containers: list[Container | Union] = []
         self._unresolved: list[Unresolved] = []
         #: whether a type was used before its definition
         self._has_cycles = False
@@ -115,9 +115,9 @@ class Parser:
         if type_name in ("record", "error"):
             return self._record(json, space, depth, type_name == "error")
         if type_name == "array":
-            return self._container(Array, "items", json, space, depth)
+            return self._container(Array, json, space, depth)
         if type_name == "map":
-            return self._container(Map, "values", json, space, depth)
+            return self._container(Map, json, space, depth)
         if type_name == "enum":
             return self._enum(json, space)
         return self._fixed(json, space) if type_name == "fixed" else self._find(type_name, space)
@@ -218,16 +218,13 @@ class Parser:
         self._define(node, json)
         return node
 
-    def _container(
-        self, kind: type[Array] | type[Map], member: str, json: dict[str, Json], space: str | None, depth: int
-    ) -> Array | Map:
-        """Return the array or map whose items or values have the type that ``member`` has."""
-        if member not in json:
-            raise Problem(f'{"an array" if kind is Array else "a map"} needs "{member}"')
+    def _container(self, kind: type[Container], json: dict[str, Json], space: str | None, depth: int) -> Container:
+        if kind.attribute not in json:
+            raise Problem(f'{"an array" if kind is Array else "a map"} needs "{kind.attribute}"')
         try:
-            node = kind(self._schema(json[member], space, depth + 1))
+            node = kind(self._schema(json[kind.attribute], space, depth + 1))
         except Problem as problem:
-            problem.inside(member)
+            problem.inside(kind.attribute)
             raise
         self._containers.append(node)
         if len(json) > 2:
@@ -280,7 +277,7 @@ class Parser:
             return
         properties: Properties = {key: value for key, value in json.items() if key not in reserved}
         has_large_integer = not check_value(properties, self._budget)
-        is_copied = isinstance(node, Record | Array | Map)
+        is_copied = isinstance(node, Record | Container)
         if has_large_integer and is_copied:
             raise Problem(f"a property of this {node.type} has an integer of more than 64 bits")
         node.properties = properties
@@ -308,10 +305,8 @@ class Parser:
             if isinstance(node, Union):
                 node.branches = [_replacement(branch) for branch in node.branches]
                 _check_branches(node)
-            elif isinstance(node, Array):
-                node.items = _replacement(node.items)
             else:
-                node.values = _replacement(node.values)
+                node.items = _replacement(node.items)
 
 
 def _replacement(node: Node) -> Node:
@@ -319,7 +314,7 @@ def _replacement(node: Node) -> Node:
 
 
 def _check_branches(union: Union) -> None:
-    """Raise Problem if a branch is a union, or if two branches cannot be told apart."""
+    """Raise Problem if a branch is a union, or if two branches have the same name or type."""
     seen: set[str] = set()
     for branch in union.branches:
         if isinstance(branch, Unresolved):
@@ -349,7 +344,7 @@ def _aliases(json: Json) -> tuple[str, ...]:
 
 
 def _parse_double(text: str) -> float:
-    trimmed = text.strip(_TRIMMED)
+    trimmed = text.strip(json_text.TRIMMED)
     if _DOUBLE.fullmatch(trimmed) is None:
         raise Problem(f"the default {text[:40]!r} is not a number")
     if trimmed.lstrip("+-")[:2] in ("0x", "0X"):

@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from ottla.schemas.avro.json_text import quote, write
-from ottla.schemas.avro.nodes import (
-    Array,
-    Enum,
-    Field,
-    Fixed,
-    Map,
-    Named,
-    Node,
-    NoDefault,
-    Properties,
-    Record,
-    Union,
-)
+from ottla.schemas.avro.nodes import Container, Enum, Field, Fixed, Named, Node, NoDefault, Record, Union
 from ottla.schemas.schema import DEPTH_MAX, Budget, SchemaTooComplex
 
 
@@ -24,16 +12,19 @@ def schema_text(root: Node, budget: Budget, known_names: frozenset[str] = frozen
 
     Raise SchemaTooComplex if definitions inside of each other are too deep.
     """
-    printer = _Printer(set(known_names), budget)
+    printer = Printer(set(known_names), budget)
     printer.node(root, None)
     return "".join(printer.parts)
 
 
-class _Printer:
-    __slots__ = ("_budget", "_depth", "_known", "parts")
+class Printer:
+    """Appends the text of nodes to `parts`. The normal form is a subclass."""
+
+    __slots__ = ("_budget", "_depth", "known", "parts")
 
     def __init__(self, known: set[str], budget: Budget) -> None:
-        self._known = known
+        #: names of types that are not written out again
+        self.known = known
         self._budget = budget
         self._depth = 0
         self.parts: list[str] = []
@@ -46,7 +37,7 @@ class _Printer:
         if self._depth > DEPTH_MAX:
             raise SchemaTooComplex(f"definitions are nested more than {DEPTH_MAX} levels deep")
         if isinstance(node, Named):
-            self._named(node, space)
+            self.named(node, space)
         elif isinstance(node, Union):
             separator = "["
             for branch in node.branches:
@@ -54,25 +45,25 @@ class _Printer:
                 separator = ","
                 self.node(branch, space)
             parts.append("]" if node.branches else "[]")
-        elif isinstance(node, Array | Map):
-            parts.append('{"type":"array","items":' if isinstance(node, Array) else '{"type":"map","values":')
-            self.node(node.items if isinstance(node, Array) else node.values, space)
-            self._properties(node.properties)
+        elif isinstance(node, Container):
+            parts.append(f'{{"type":"{node.type}","{node.attribute}":')
+            self.node(node.items, space)
+            self.attributes(node)
             parts.append("}")
         elif node.properties:
             parts.append(f'{{"type":"{node.type}"')
-            self._properties(node.properties)
+            self.attributes(node)
             parts.append("}")
         else:
             parts.append(f'"{node.type}"')
         self._depth -= 1
 
-    def _named(self, node: Named, space: str | None) -> None:
+    def named(self, node: Named, space: str | None) -> None:
         name, parts = node.name, self.parts
-        if name.full in self._known:
+        if name.full in self.known:
             parts.append(quote(name.qualified(space)))
             return
-        self._known.add(name.full)
+        self.known.add(name.full)
         type_name = "error" if isinstance(node, Record) and node.is_error else node.type
         parts.append(f'{{"type":"{type_name}","name":{quote(name.name)}')
         if name.space != space:
@@ -93,7 +84,7 @@ class _Printer:
                 parts.append(f',"default":{quote(node.default)}')
         elif isinstance(node, Fixed):
             parts.append(f',"size":{node.size}')
-        self._properties(node.properties)
+        self.attributes(node)
         if node.aliases:
             aliases = ",".join([quote(alias.qualified(name.space)) for alias in node.aliases])
             parts.append(f',"aliases":[{aliases}]')
@@ -109,9 +100,10 @@ class _Printer:
             parts.append(f',"order":"{field.order}"')
         if field.aliases:
             parts.append(f',"aliases":[{",".join(map(quote, field.aliases))}]')
-        self._properties(field.properties)
+        self.attributes(field)
         parts.append("}")
 
-    def _properties(self, properties: Properties) -> None:
-        for key, value in properties.items():
+    def attributes(self, owner: Node | Field) -> None:
+        """Append the attributes that Avro does not define."""
+        for key, value in owner.properties.items():
             self.parts.append(f",{quote(key)}:{write(value)}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ottla.schemas.avro.json_text import Json, write
-from ottla.schemas.avro.nodes import Array, Map, Node, Record, Union
+from ottla.schemas.avro.nodes import Node, Record
 from ottla.schemas.schema import Entity, InvalidSchema
 from ottla.schemas.tags import JsonTags, TagsByEntity
 
@@ -28,16 +28,14 @@ def _entities(root: Node) -> Iterator[tuple[Entity, dict[str, Json]]]:
     pending, seen = [root], set()
     while pending:
         node = pending.pop()
-        if isinstance(node, Union):
-            pending += reversed(node.branches)
-        elif isinstance(node, Array | Map):
-            pending.append(node.items if isinstance(node, Array) else node.values)
-        elif isinstance(node, Record) and node.name.full not in seen:
+        if isinstance(node, Record):
+            if node.name.full in seen:
+                continue
             seen.add(node.name.full)
             yield Entity("sr_record", node.name.full), node.properties
             for field in node.fields:
                 yield Entity("sr_field", f"{node.name.full}.{field.name}"), field.properties
-            pending += [field.type for field in reversed(node.fields)]
+        pending += reversed(node.children())
 
 
 def _find(json: Json, entity: Entity) -> dict[str, Json]:

@@ -150,7 +150,7 @@ class _Readers(NodeFunctions[Read]):
         return read
 
     def _map(self, node: Map) -> Read:
-        read_member = self.of(node.values)
+        read_member = self.of(node.items)
 
         def read(reader: _Reader, depth: int) -> Any:
             if depth > DATA_DEPTH_MAX:

@@ -15,6 +15,7 @@ from ottla.schemas.avro.defaults import fits
 from ottla.schemas.avro.json_text import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 from ottla.schemas.avro.nodes import Array, Enum, Field, Fixed, Map, Named, Node, NoDefault, Record, Union
 from ottla.schemas.data.avro_functions import NodeFunctions
+from ottla.schemas.data.framing import zigzag
 from ottla.schemas.data.misfit import DATA_DEPTH_MAX, DataMisfit, kind_of, too_deep
 from ottla.schemas.schema import Budget, SchemaTooComplex
 
@@ -99,9 +100,9 @@ class _Writers(NodeFunctions[Write]):
 
     def _union(self, node: Union) -> Write:
         null = next((index for index, branch in enumerate(node.branches) if branch.type == "null"), None)
-        null_prefix = None if null is None else _zigzag(null)
+        null_prefix = None if null is None else zigzag(null)
         branches = {
-            branch_name(branch): (_zigzag(index), self.of(branch))
+            branch_name(branch): (zigzag(index), self.of(branch))
             for index, branch in enumerate(node.branches)
             if branch.type != "null"
         }
@@ -133,7 +134,7 @@ class _Writers(NodeFunctions[Write]):
             if depth > DATA_DEPTH_MAX:
                 raise too_deep()
             if value:
-                out += _zigzag(len(value))
+                out += zigzag(len(value))
                 for index, item in enumerate(value):
                     try:
                         write_item(item, out, depth + 1)
@@ -144,7 +145,7 @@ class _Writers(NodeFunctions[Write]):
         return write
 
     def _map(self, node: Map) -> Write:
-        write_member = self.of(node.values)
+        write_member = self.of(node.items)
 
         def write(value: Any, out: bytearray, depth: int) -> None:
             if not isinstance(value, dict):
@@ -152,7 +153,7 @@ class _Writers(NodeFunctions[Write]):
             if depth > DATA_DEPTH_MAX:
                 raise too_deep()
             if value:
-                out += _zigzag(len(value))
+                out += zigzag(len(value))
                 for name, member in value.items():
                     try:
                         _write_string(name, out, depth)
@@ -164,7 +165,7 @@ class _Writers(NodeFunctions[Write]):
         return write
 
     def _enum(self, node: Enum) -> Write:
-        numbers = {symbol: _zigzag(index) for index, symbol in enumerate(node.symbols)}
+        numbers = {symbol: zigzag(index) for index, symbol in enumerate(node.symbols)}
 
         def write(value: Any, out: bytearray, depth: int) -> None:
             number = numbers.get(value) if isinstance(value, str) else None
@@ -198,13 +199,13 @@ def _write_boolean(value: Any, out: bytearray, depth: int) -> None:
 def _write_int(value: Any, out: bytearray, depth: int) -> None:
     if type(value) is not int or not INT_MIN <= value <= INT_MAX:
         raise DataMisfit(f"an integer of 32 bits is expected, not {kind_of(value)}")
-    out += _zigzag(value)
+    out += zigzag(value)
 
 
 def _write_long(value: Any, out: bytearray, depth: int) -> None:
     if type(value) is not int or not LONG_MIN <= value <= LONG_MAX:
         raise DataMisfit(f"an integer of 64 bits is expected, not {kind_of(value)}")
-    out += _zigzag(value)
+    out += zigzag(value)
 
 
 def _write_float(value: Any, out: bytearray, depth: int) -> None:
@@ -237,13 +238,13 @@ def _write_string(value: Any, out: bytearray, depth: int) -> None:
         content = value.encode()
     except UnicodeEncodeError:
         raise DataMisfit("the string contains half of a surrogate pair, which is not Unicode") from None
-    out += _zigzag(len(content))
+    out += zigzag(len(content))
     out += content
 
 
 def _write_bytes(value: Any, out: bytearray, depth: int) -> None:
     content = _latin_1(value)
-    out += _zigzag(len(content))
+    out += zigzag(len(content))
     out += content
 
 
@@ -263,21 +264,6 @@ _PRIMITIVES: Final[dict[str, Write]] = {
 }  # fmt: skip
 
 
-def _zigzag(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    if number < 0x80:
-        return _ONE_BYTE[number]
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_ONE_BYTE: Final = tuple(bytes([number]) for number in range(0x80))
-
-
 def _as_data(node: Node, value: Any, budget: Budget) -> Any:
     """Return a default as data have it: the default of a union does not name its type. Raise DataMisfit if it cannot.
 
@@ -292,7 +278,7 @@ def _as_data(node: Node, value: Any, budget: Budget) -> Any:
     if isinstance(node, Array) and isinstance(value, list):
         return [_as_data(node.items, item, budget) for item in value]
     if isinstance(node, Map) and isinstance(value, dict):
-        return {name: _as_data(node.values, member, budget) for name, member in value.items()}
+        return {name: _as_data(node.items, member, budget) for name, member in value.items()}
     if isinstance(node, Record) and isinstance(value, dict):
         whole = {field.name: value.get(field.name, field.default) for field in node.fields}
         return {

@@ -38,7 +38,7 @@ class NodeFunctions(ABC, Generic[F]):
 
     @abstractmethod
     def _record(self, node: Record) -> F:
-        """Return the function for a record. The types of its fields are looked at with the first value."""
+        """Return the function for a record. The functions of its fields are made with the first value."""
 
     @abstractmethod
     def _union(self, node: Union) -> F: ...

@@ -119,7 +119,7 @@ class JsonSchemaCodec:
         try:
             self._check(value, len(data))
         except Undecided:
-            # Another producer has written them; not to show them would help no one.
+            # The data exist already, so users should see them.
             pass
         return value
 

@@ -47,7 +47,7 @@ def encode_indexes(indexes: Sequence[int]) -> bytes:
     """Return the encoded path to a message in its file: (2, 0) is the first inside the third; (0) is one byte."""
     if tuple(indexes) == (0,):
         return b"\0"
-    return b"".join(map(_varint, (len(indexes), *indexes)))
+    return b"".join(map(zigzag, (len(indexes), *indexes)))
 
 
 def decode_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -65,14 +65,20 @@ def decode_indexes(data: bytes) -> tuple[tuple[int, ...], bytes]:
     return tuple(indexes), data[position:]
 
 
-def _varint(number: int) -> bytes:
-    number = number << 1 if number >= 0 else (-number << 1) - 1
+def zigzag(number: int) -> bytes:
+    """Return an integer of 64 bits with a variable number of bytes, as Avro and Protobuf (`sint64`) encode it."""
+    number = (number << 1) ^ (number >> 63)
+    if number < 0x80:
+        return _ONE_BYTE[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+_ONE_BYTE: Final = tuple(bytes([number]) for number in range(0x80))
 
 
 def _varints(data: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -35,7 +35,7 @@ class Undecided(Exception):
 
 
 class _Evaluated:
-    """Which members and items of a value some schema has looked at, for `unevaluatedProperties` and `…Items`."""
+    """The members and items of a value that schemas have checked, for `unevaluatedProperties` and `…Items`."""
 
     __slots__ = ("items", "names")
 
@@ -180,18 +180,18 @@ class _Check:
             raise DataMisfit(f"{' or '.join(allowed)} is expected, not {kind_of(value)}")
 
     def _enum(self, here: _Here, values: list[JsonValue], value: JsonValue) -> None:
-        keys = self._keys.get(id(values))
-        if keys is None:
-            keys = self._keys[id(values)] = frozenset(map(value_key, values))
-        if self._key(value) not in keys:
+        if not self._is_one_of(values, id(values), value):
             raise DataMisfit(f"{kind_of(value)} is none of {print_json(values, _SHOWN_MAX)}")
 
     def _const(self, here: _Here, constant: JsonValue, value: JsonValue) -> None:
-        keys = self._keys.get(id(constant))
-        if keys is None:
-            keys = self._keys[id(constant)] = frozenset((value_key(constant),))
-        if self._key(value) not in keys:
+        if not self._is_one_of([constant], id(constant), value):
             raise DataMisfit(f"{print_json(constant, _SHOWN_MAX)} is expected, not {kind_of(value)}")
+
+    def _is_one_of(self, values: list[JsonValue], owner: int, value: JsonValue) -> bool:
+        keys = self._keys.get(owner)
+        if keys is None:
+            keys = self._keys[owner] = frozenset(map(value_key, values))
+        return self._key(value) in keys
 
     def _key(self, value: JsonValue) -> str:
         key = value_key(_exact(value))

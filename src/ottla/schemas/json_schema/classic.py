@@ -12,6 +12,7 @@ from typing import Final
 from ottla.schemas.json_schema.drafts import Draft
 from ottla.schemas.json_schema.model import (
     CRITERIA,
+    FIELDS,
     MISSING,
     TYPE_KINDS,
     ArrayNode,
@@ -29,7 +30,6 @@ from ottla.schemas.json_schema.model import (
     StringNode,
 )
 from ottla.schemas.json_schema.text import JsonValue
-from ottla.schemas.json_schema.validity import is_number
 
 _Schema = dict[str, JsonValue]
 
@@ -131,69 +131,38 @@ def _of_type(name: str, keywords: _Schema, draft: Draft) -> Node:
 
 
 def _of_kind(kind: type[Node], keywords: _Schema, draft: Draft) -> Node:
-    if kind is ArrayNode:
-        return _array(keywords)
-    if kind is ObjectNode:
-        return _object(keywords)
-    if kind is NumberNode:
-        return _number(keywords, draft)
-    if kind is StringNode:
-        return StringNode(
-            raw=keywords,
-            min_length=keywords.get("minLength"),
-            max_length=keywords.get("maxLength"),
-            pattern=keywords.get("pattern"),
-        )
-    return kind(raw=keywords)
+    node = kind(raw=keywords)
+    for keyword, value in keywords.items():
+        if keyword in FIELDS:
+            setattr(node, FIELDS[keyword][1], value)
+    if isinstance(node, ArrayNode):
+        _complete_array(node, keywords)
+    elif isinstance(node, ObjectNode):
+        _complete_object(node, keywords)
+    elif isinstance(node, NumberNode) and draft is Draft.DRAFT_4:
+        # Its exclusive limits are booleans, which Confluent does not compare.
+        node.exclusive_minimum = node.exclusive_maximum = None
+    return node
 
 
-def _number(keywords: _Schema, draft: Draft) -> NumberNode:
-    def limit(keyword: str) -> JsonValue:
-        # In draft 4 the exclusive limits are booleans, which Confluent does not compare.
-        value = keywords.get(keyword)
-        return value if is_number(value) else None
-
-    return NumberNode(
-        raw=keywords,
-        minimum=limit("minimum"),
-        maximum=limit("maximum"),
-        exclusive_minimum=limit("exclusiveMinimum"),
-        exclusive_maximum=limit("exclusiveMaximum"),
-        multiple_of=limit("multipleOf"),
-    )
-
-
-def _object(keywords: _Schema) -> ObjectNode:
+def _complete_object(node: ObjectNode, keywords: _Schema) -> None:
     additional = keywords.get("additionalProperties", True)
     dependencies = keywords.get("dependencies", {})
-    return ObjectNode(
-        raw=keywords,
-        properties=keywords.get("properties", {}),
-        pattern_properties=keywords.get("patternProperties", {}),
-        required=keywords.get("required", []),
-        permits_additional=additional is not False,
-        additional=None if isinstance(additional, bool) else additional,
-        min_properties=keywords.get("minProperties"),
-        max_properties=keywords.get("maxProperties"),
-        property_dependencies={
-            name: frozenset(needed) for name, needed in dependencies.items() if isinstance(needed, list) and needed
-        },
-        schema_dependencies={name: schema for name, schema in dependencies.items() if not isinstance(schema, list)},
-    )
+    node.permits_additional = additional is not False
+    node.additional = None if isinstance(additional, bool) else additional
+    node.property_dependencies = {
+        name: frozenset(needed) for name, needed in dependencies.items() if isinstance(needed, list) and needed
+    }
+    node.schema_dependencies = {name: each for name, each in dependencies.items() if not isinstance(each, list)}
 
 
-def _array(keywords: _Schema) -> ArrayNode:
+def _complete_array(node: ArrayNode, keywords: _Schema) -> None:
     items = keywords.get("items")
     additional = keywords.get("additionalItems", True)
-    is_tuple = isinstance(items, list)
-    return ArrayNode(
-        raw=keywords,
-        all_items=None if is_tuple else items,
-        items=items if isinstance(items, list) else [],
-        # A schema for all items leaves no additional ones.
-        permits_additional=additional is not False or (items is not None and not is_tuple),
-        additional=None if isinstance(additional, bool) else additional,
-        min_items=keywords.get("minItems"),
-        max_items=keywords.get("maxItems"),
-        unique_items=keywords.get("uniqueItems", False),
-    )
+    if isinstance(items, list):
+        node.items = items
+    else:
+        node.all_items = items
+    # A schema for all items leaves no additional ones.
+    node.permits_additional = additional is not False or node.all_items is not None
+    node.additional = None if isinstance(additional, bool) else additional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.schemas.json_schema.differences import Kind
-from ottla.schemas.json_schema.model import ArrayNode, EmptyNode, FalseNode, Node
+from ottla.schemas.json_schema.model import ArrayNode, EmptyNode, Node
 from ottla.schemas.json_schema.report import Pair, Report, Side, Steps, is_open, schema_of_others
 from ottla.schemas.json_schema.text import JsonValue
 
@@ -36,28 +36,14 @@ def _compare_first_items(report: Report, original: ArrayNode, update: ArrayNode)
     """Compare the items that have a schema each."""
     common = min(len(original.items), len(update.items))
     for index in range(common):
-        found = yield Pair(
-            report.original.nodes.node(original.items[index]), report.update.nodes.node(update.items[index])
-        )
+        found = yield report.pair(original.items[index], update.items[index])
         report.extend(found, "items", str(index))
+    others, is_model_open = schema_of_others(report.update, update), is_open(report.update, update)
     for index in range(common, len(original.items)):
-        yield from _compare_removed(report, original.items[index], update, index)
+        path = ("items", str(index))
+        yield from report.compare_removed("ITEM", path, original.items[index], others, is_open=is_model_open)
     for index in range(common, len(update.items)):
         yield from _compare_added(report, original, update.items[index], index)
-
-
-def _compare_removed(report: Report, written: JsonValue, update: ArrayNode, index: int) -> Steps:
-    """Compare an item that only the writer defines with what the reader accepts for other items."""
-    path = ("items", str(index))
-    accepted = schema_of_others(report.update, update)
-    if is_open(report.update, update):
-        report.add(Kind.ITEM_REMOVED_FROM_OPEN_CONTENT_MODEL, *path, original=written)
-    elif accepted is not None:
-        yield from report.compare_covered("ITEM_REMOVED", path, written, accepted)
-    elif isinstance(report.original.nodes.node(written), FalseNode):
-        report.add(Kind.ITEM_WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
-    else:
-        report.add(Kind.ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
 
 
 def _compare_added(report: Report, original: ArrayNode, defined: JsonValue, index: int) -> Steps:

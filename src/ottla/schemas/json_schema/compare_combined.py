@@ -78,7 +78,7 @@ class _Matching:
                 self._column_of[row], self._row_of[column] = column, row
         for row in range(len(self._rows)):
             if row not in self._column_of and not (yield from self._augment(row)):
-                # The smaller side cannot be covered any more, whatever the other rows do.
+                # One row stays without a column, so no matching covers the smaller side.
                 break
         matched: list[tuple[int, Differences]] = []
         for row, column in self._column_of.items():

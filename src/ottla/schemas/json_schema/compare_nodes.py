@@ -23,7 +23,7 @@ from ottla.schemas.json_schema.model import (
     ObjectNode,
     StringNode,
 )
-from ottla.schemas.json_schema.report import Differences, Pair, Report, Steps
+from ottla.schemas.json_schema.report import Differences, Pair, Report, Steps, change, change_of_set
 from ottla.schemas.json_schema.text import JsonValue, value_key
 
 #: values of an enum or default are compared in portions of this many characters
@@ -63,7 +63,7 @@ def compare_nodes(report: Report, original: Node, update: Node) -> Steps:
 
 
 def _fits_a_part(report: Report, original: Node, update: Node) -> Generator[Pair, Differences, bool]:
-    """Return whether one side is combined, the other is not, and one of the parts settles the comparison."""
+    """Return whether one side is combined, the other is not, and one of the parts decides the comparison."""
     if isinstance(update, CombinedNode) and not isinstance(original, CombinedNode):
         pairs = [Pair(original, part) for part in update.parts]
         is_choice, extended = update.criterion != "allOf", Kind.SUM_TYPE_EXTENDED
@@ -101,12 +101,8 @@ def _compare_strings(report: Report, original: StringNode, update: StringNode) -
     report.compare_limit("MAX_LENGTH", "maxLength", original.max_length, update.max_length)
     report.compare_limit("MIN_LENGTH", "minLength", original.min_length, update.min_length)
     if original.pattern != update.pattern:
-        if original.pattern is None:
-            report.add(Kind.PATTERN_ADDED, "pattern", update=update.pattern)
-        elif update.pattern is None:
-            report.add(Kind.PATTERN_REMOVED, "pattern", original=original.pattern)
-        else:
-            report.add(Kind.PATTERN_CHANGED, "pattern", original=original.pattern, update=update.pattern)
+        kind = Kind(f"PATTERN_{change(original.pattern, update.pattern) or 'CHANGED'}")
+        report.add_values(kind, "pattern", original.pattern, update.pattern)
 
 
 def _compare_numbers(report: Report, original: NumberNode, update: NumberNode) -> None:
@@ -137,10 +133,7 @@ def _compare_enums(report: Report, original: EnumNode, update: EnumNode) -> None
     before = {_key(report, value) for value in original.values}
     after = {_key(report, value) for value in update.values}
     if before != after:
-        if after > before:
-            kind = Kind.ENUM_ARRAY_EXTENDED
-        else:
-            kind = Kind.ENUM_ARRAY_NARROWED if after < before else Kind.ENUM_ARRAY_CHANGED
+        kind = Kind(f"ENUM_ARRAY_{change_of_set(before, after)}")
         report.add(kind, "enum", original=original.values, update=update.values)
 
 

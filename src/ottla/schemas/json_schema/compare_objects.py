@@ -9,15 +9,19 @@ What a change of `properties` means depends on the content model, which says wha
 
 from __future__ import annotations
 
-from typing import Final
-
 from ottla.schemas.json_schema.differences import Kind
-from ottla.schemas.json_schema.model import EmptyNode, FalseNode, ObjectNode
-from ottla.schemas.json_schema.report import Pair, Report, Side, Steps, is_open, schema_of_others
+from ottla.schemas.json_schema.model import EmptyNode, ObjectNode
+from ottla.schemas.json_schema.report import (
+    UNDECIDED,
+    Report,
+    Side,
+    Steps,
+    change,
+    change_of_set,
+    is_open,
+    schema_of_others,
+)
 from ottla.schemas.json_schema.text import JsonValue
-
-#: a pattern that RE2 does not support may or may not accept a property
-_UNDECIDED: Final = object()
 
 
 def compare_objects(report: Report, original: ObjectNode, update: ObjectNode) -> Steps:
@@ -26,10 +30,14 @@ def compare_objects(report: Report, original: ObjectNode, update: ObjectNode) ->
     _compare_required(report, original, update)
     for name in original.properties:
         if name in update.properties:
-            found = yield _pair(report, original.properties[name], update.properties[name])
+            found = yield report.pair(original.properties[name], update.properties[name])
             report.extend(found, "properties", name)
         else:
-            yield from _compare_removed(report, original, update, name)
+            others, is_model_open = _schema_for(report, report.update, update, name), _is_open(report.update, update)
+            path = ("properties", name)
+            yield from report.compare_removed(
+                "PROPERTY", path, original.properties[name], others, is_open=is_model_open
+            )
     for name in update.properties:
         if name not in original.properties:
             yield from _compare_added(report, original, update, name)
@@ -40,10 +48,6 @@ def compare_objects(report: Report, original: ObjectNode, update: ObjectNode) ->
     )
     report.compare_limit("MAX_PROPERTIES", "maxProperties", original.max_properties, update.max_properties)
     report.compare_limit("MIN_PROPERTIES", "minProperties", original.min_properties, update.min_properties)
-
-
-def _pair(report: Report, original: JsonValue, update: JsonValue) -> Pair:
-    return Pair(report.original.nodes.node(original), report.update.nodes.node(update))
 
 
 def _compare_required(report: Report, original: ObjectNode, update: ObjectNode) -> None:
@@ -59,24 +63,6 @@ def _compare_required(report: Report, original: ObjectNode, update: ObjectNode) 
         else:
             kind = Kind.REQUIRED_ATTRIBUTE_ADDED
         report.add(kind, "required", name, original=original.required, update=update.required)
-
-
-def _compare_removed(report: Report, original: ObjectNode, update: ObjectNode, name: str) -> Steps:
-    """Compare a property that only the writer defines with what the reader accepts for other properties."""
-    written = original.properties[name]
-    path = ("properties", name)
-    if _is_open(report.update, update):
-        report.add(Kind.PROPERTY_REMOVED_FROM_OPEN_CONTENT_MODEL, *path, original=written)
-        return
-    accepted = _schema_for(report, report.update, update, name)
-    if accepted is _UNDECIDED:
-        report.add(Kind.PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL, *path, original=written)
-    elif accepted is not None:
-        yield from report.compare_covered("PROPERTY_REMOVED", path, written, accepted)
-    elif isinstance(report.original.nodes.node(written), FalseNode):
-        report.add(Kind.PROPERTY_WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
-    else:
-        report.add(Kind.PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL, *path, original=written)
 
 
 def _compare_added(report: Report, original: ObjectNode, update: ObjectNode, name: str) -> Steps:
@@ -98,7 +84,7 @@ def _compare_added(report: Report, original: ObjectNode, update: ObjectNode, nam
         report.add(kind, *path, update=defined)
         return
     accepted = _schema_for(report, report.original, original, name)
-    if accepted is _UNDECIDED:
+    if accepted is UNDECIDED:
         report.add(Kind.PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL, *path, update=defined)
     elif accepted is not None:
         yield from report.compare_covered("PROPERTY_ADDED", path, accepted, defined)
@@ -114,25 +100,10 @@ def _compare_added(report: Report, original: ObjectNode, update: ObjectNode, nam
 def _compare_dependencies(report: Report, original: ObjectNode, update: ObjectNode) -> Steps:
     before, after = original.property_dependencies, update.property_dependencies
     for name in dict.fromkeys((*before, *after)):
-        if name not in after:
-            kind = Kind.DEPENDENCY_ARRAY_REMOVED
-        elif name not in before:
-            kind = Kind.DEPENDENCY_ARRAY_ADDED
-        elif before[name] == after[name]:
-            continue
-        elif after[name] > before[name]:
-            kind = Kind.DEPENDENCY_ARRAY_EXTENDED
-        elif after[name] < before[name]:
-            kind = Kind.DEPENDENCY_ARRAY_NARROWED
-        else:
-            kind = Kind.DEPENDENCY_ARRAY_CHANGED
-        report.add(
-            kind,
-            "dependencies",
-            name,
-            original=sorted(before.get(name, ())),
-            update=sorted(after.get(name, ())),
-        )
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            kind = Kind(f"DEPENDENCY_ARRAY_{change(old, new) or change_of_set(old or set(), new or set())}")
+            report.add(kind, "dependencies", name, original=sorted(old or ()), update=sorted(new or ()))
     for name in dict.fromkeys((*original.schema_dependencies, *update.schema_dependencies)):
         if name not in update.schema_dependencies:
             schema = original.schema_dependencies[name]
@@ -141,7 +112,7 @@ def _compare_dependencies(report: Report, original: ObjectNode, update: ObjectNo
             schema = update.schema_dependencies[name]
             report.add(Kind.DEPENDENCY_SCHEMA_ADDED, "dependencies", name, update=schema)
         else:
-            found = yield _pair(report, original.schema_dependencies[name], update.schema_dependencies[name])
+            found = yield report.pair(original.schema_dependencies[name], update.schema_dependencies[name])
             report.extend(found, "dependencies", name)
 
 
@@ -155,7 +126,7 @@ def _schema_for(report: Report, side: Side, node: ObjectNode, name: str) -> Json
     for expression, schema in node.pattern_properties.items():
         matches = side.patterns.matches(expression, name, report.budget)
         if matches is None:
-            return _UNDECIDED
+            return UNDECIDED
         if matches:
             return schema
     return schema_of_others(side, node)

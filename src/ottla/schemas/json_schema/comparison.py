@@ -4,8 +4,8 @@ The comparison of a pair is a generator (`compare_*.py`). It yields each pair of
 differences of that pair. `Comparison` runs these generators on a stack of its own, so that deep schemas and long chains
 of references cost no Python stack.
 
-Each pair is compared once, and its differences are kept. A pair that is reached again while its own comparison is
-under way is recursive: it is taken for compatible. If that assumption was wrong, a result that was built on it may be
+Each pair is compared once, and its differences are kept. A pair that is reached again during its own comparison is
+recursive: it is assumed to be compatible. If that assumption was wrong, a result that was built on it may be
 wrong as well. Therefore the comparison is repeated with the pairs that are now known to be incompatible, until there
 is no new one; Confluent does the same.
 """

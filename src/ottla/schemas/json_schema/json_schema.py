@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from ottla.schemas.json_schema.comparison import Comparison
-from ottla.schemas.json_schema.differences import COMPATIBLE, COMPATIBLE_LENIENT, Difference
+from ottla.schemas.json_schema.differences import COMPATIBLE, COMPATIBLE_LENIENT
 from ottla.schemas.json_schema.documents import Documents
 from ottla.schemas.json_schema.nodes import SchemaNodes
 from ottla.schemas.json_schema.report import Differences, Side
@@ -57,10 +57,6 @@ class JsonSchema(ParsedSchema):
             raise UnknownFormat(f"a JSON schema has no format {format_name!r}")
         return self._text
 
-    def differences(self, writer: JsonSchema, *, lenient: bool = False) -> Differences:
-        """Return all differences from a writer's schema to this one, also those that a reader tolerates."""
-        return self._compare(writer, lenient=lenient)
-
     def incompatibilities(self, writer: ParsedSchema, *, lenient: bool = False) -> list[Incompatibility]:
         """Return the reasons why this schema cannot read what `writer` wrote.
 
@@ -73,13 +69,14 @@ class JsonSchema(ParsedSchema):
                 )
             ]
         compatible = COMPATIBLE_LENIENT if lenient else COMPATIBLE
-        found = self._compare(writer, lenient=lenient)
+        found = self.differences(writer, lenient=lenient)
         return [difference.as_incompatibility() for difference in found if difference.kind not in compatible]
 
-    def _compare(self, writer: JsonSchema, *, lenient: bool) -> list[Difference]:
+    def differences(self, writer: JsonSchema, *, lenient: bool = False) -> Differences:
+        """Return all differences from a writer's schema to this one, also those that a reader tolerates."""
         compatible = COMPATIBLE_LENIENT if lenient else COMPATIBLE
         try:
-            return list(Comparison(writer._side, self._side, compatible, Budget()).differences())
+            return Comparison(writer._side, self._side, compatible, Budget()).differences()
         finally:
             for schema in (writer, self):
                 schema._documents.patterns.release()

@@ -217,5 +217,28 @@ TYPE_KINDS: Final[Mapping[str, type[Node]]] = {
 }
 
 
+#: keyword -> the kind and the field that has its value
+FIELDS: Final[Mapping[str, tuple[type[Mergeable], str]]] = {
+    "minLength": (StringNode, "min_length"),
+    "maxLength": (StringNode, "max_length"),
+    "pattern": (StringNode, "pattern"),
+    "minimum": (NumberNode, "minimum"),
+    "maximum": (NumberNode, "maximum"),
+    "exclusiveMinimum": (NumberNode, "exclusive_minimum"),
+    "exclusiveMaximum": (NumberNode, "exclusive_maximum"),
+    "multipleOf": (NumberNode, "multiple_of"),
+    "properties": (ObjectNode, "properties"),
+    "patternProperties": (ObjectNode, "pattern_properties"),
+    "required": (ObjectNode, "required"),
+    "minProperties": (ObjectNode, "min_properties"),
+    "maxProperties": (ObjectNode, "max_properties"),
+    "dependentSchemas": (ObjectNode, "schema_dependencies"),
+    "unevaluatedProperties": (ObjectNode, "unevaluated"),
+    "unevaluatedItems": (ArrayNode, "unevaluated"),
+    "minItems": (ArrayNode, "min_items"),
+    "maxItems": (ArrayNode, "max_items"),
+    "uniqueItems": (ArrayNode, "unique_items"),
+}
+
 #: the keywords of CombinedNode, in the order in which Confluent reads them
 CRITERIA: Final = ("allOf", "oneOf", "anyOf")

@@ -12,11 +12,12 @@ it forget `unevaluatedProperties` and `contains`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeGuard
+from typing import TypeGuard
 
 from ottla.schemas.json_schema.drafts import Draft
 from ottla.schemas.json_schema.model import (
     CRITERIA,
+    FIELDS,
     MISSING,
     TYPE_KINDS,
     ArrayNode,
@@ -32,34 +33,10 @@ from ottla.schemas.json_schema.model import (
     NumberNode,
     ObjectNode,
     ReferenceNode,
-    StringNode,
 )
 from ottla.schemas.json_schema.text import JsonValue
 
 _Schema = dict[str, JsonValue]
-
-#: keyword -> the kind and the field that has its value
-_FIELDS: Final[dict[str, tuple[type[Mergeable], str]]] = {
-    "minLength": (StringNode, "min_length"),
-    "maxLength": (StringNode, "max_length"),
-    "pattern": (StringNode, "pattern"),
-    "minimum": (NumberNode, "minimum"),
-    "maximum": (NumberNode, "maximum"),
-    "exclusiveMinimum": (NumberNode, "exclusive_minimum"),
-    "exclusiveMaximum": (NumberNode, "exclusive_maximum"),
-    "multipleOf": (NumberNode, "multiple_of"),
-    "properties": (ObjectNode, "properties"),
-    "patternProperties": (ObjectNode, "pattern_properties"),
-    "required": (ObjectNode, "required"),
-    "minProperties": (ObjectNode, "min_properties"),
-    "maxProperties": (ObjectNode, "max_properties"),
-    "dependentSchemas": (ObjectNode, "schema_dependencies"),
-    "unevaluatedProperties": (ObjectNode, "unevaluated"),
-    "unevaluatedItems": (ArrayNode, "unevaluated"),
-    "minItems": (ArrayNode, "min_items"),
-    "maxItems": (ArrayNode, "max_items"),
-    "uniqueItems": (ArrayNode, "unique_items"),
-}
 
 
 def make_node(schema: _Schema, draft: Draft, nodes: Nodes) -> Node:
@@ -118,7 +95,7 @@ def _keyword_node(keyword: str, schema: _Schema, draft: Draft, nodes: Nodes) -> 
     if keyword in ("properties", "patternProperties") and not value:
         # Confluent makes one node for each property.
         return None
-    if keyword in _FIELDS:
+    if keyword in FIELDS:
         return _field_node(keyword, value)
     if keyword == "$ref":
         return _reference("$ref", schema, nodes)
@@ -172,7 +149,7 @@ def _array_keyword_node(keyword: str, schema: _Schema, draft: Draft) -> Node | N
 
 
 def _field_node(keyword: str, value: JsonValue) -> Mergeable:
-    kind, name = _FIELDS[keyword]
+    kind, name = FIELDS[keyword]
     node = kind(raw={keyword: value})
     setattr(node, name, value)
     return node

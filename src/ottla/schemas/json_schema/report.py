@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,6 +21,9 @@ _CLOSED: Final = 0
 _SCHEMA: Final = 1
 _EMPTY: Final = 2
 _ABSENT: Final = 3
+
+#: a pattern that RE2 does not support may or may not accept a property
+UNDECIDED: Final = object()
 
 
 class Pair(NamedTuple):
@@ -46,6 +49,18 @@ class Side:
     patterns: Patterns
 
 
+def change(original: object, update: object) -> str:
+    """Return how the kind of a difference ends if only one side has a value, otherwise ""; None: there is no value."""
+    if original is None:
+        return "ADDED"
+    return "REMOVED" if update is None else ""
+
+
+def change_of_set(original: Set[str], update: Set[str]) -> str:
+    """Return how the kind of a difference between two sets ends."""
+    return "EXTENDED" if update > original else "NARROWED" if update < original else "CHANGED"
+
+
 class Report:
     """Collects the differences of one pair."""
 
@@ -61,6 +76,10 @@ class Report:
 
     def add(self, kind: Kind, *path: str, original: JsonValue = MISSING, update: JsonValue = MISSING) -> None:
         self._append(Difference(kind, path, original, update))
+
+    def pair(self, original: JsonValue, update: JsonValue) -> Pair:
+        """Return the nodes of two schemas."""
+        return Pair(self.original.nodes.node(original), self.update.nodes.node(update))
 
     def extend(self, differences: Differences, *path: str) -> None:
         """Add the differences of a pair inside of this one, which is at this path."""
@@ -80,15 +99,9 @@ class Report:
 
     def compare_limit(self, name: str, keyword: str, original: JsonValue, update: JsonValue) -> None:
         """Compare a number that limits values; None: that side has no limit. `name` is how its kinds begin."""
-        if original == update:
-            return
-        if original is None:
-            change = "ADDED"
-        elif update is None:
-            change = "REMOVED"
-        else:
-            change = "INCREASED" if original < update else "DECREASED"
-        self.add_values(Kind(f"{name}_{change}"), keyword, original, update)
+        if original != update:
+            kind = Kind(f"{name}_{change(original, update) or ('INCREASED' if original < update else 'DECREASED')}")
+            self.add_values(kind, keyword, original, update)
 
     def compare_additional(self, name: str, keyword: str, original: ContentModel, update: ContentModel) -> Steps:
         """Compare what two objects, or two arrays, accept besides the properties or items that they define."""
@@ -100,7 +113,7 @@ class Report:
         elif original.additional is not None and update.additional is None:
             self.add(Kind(f"{name}_EXTENDED"), keyword, original=original.additional)
         elif original.additional is not None:
-            found = yield Pair(self.original.nodes.node(original.additional), self.update.nodes.node(update.additional))
+            found = yield self.pair(original.additional, update.additional)
             self.extend(found, keyword)
 
     def compare_unevaluated(self, name: str, keyword: str, original: JsonValue, update: JsonValue) -> Steps:
@@ -110,25 +123,45 @@ class Report:
         before = _openness(self.original, original)
         after = _openness(self.update, update)
         if before == after == _SCHEMA:
-            found = yield Pair(self.original.nodes.node(original), self.update.nodes.node(update))
+            found = yield self.pair(original, update)
             self.extend(found, keyword)
         elif before != after:
             if after < before:
-                change = "REMOVED" if after == _CLOSED else "NARROWED"
+                end = "REMOVED" if after == _CLOSED else "NARROWED"
             else:
-                change = "ADDED" if before == _CLOSED else "EXTENDED"
-            self.add_values(Kind(f"{name}_{change}"), keyword, original, update)
+                end = "ADDED" if before == _CLOSED else "EXTENDED"
+            self.add_values(Kind(f"{name}_{end}"), keyword, original, update)
 
-    def compare_covered(self, change: str, path: tuple[str, ...], original: JsonValue, update: JsonValue) -> Steps:
+    def compare_covered(self, name: str, path: tuple[str, ...], original: JsonValue, update: JsonValue) -> Steps:
         """Compare the schema of a property or an item with what the side that does not define it accepts there.
 
-        :param change: the begin of the kind, such as ITEM_ADDED
+        `name` is how its kinds begin, such as ITEM_ADDED.
         """
-        found = yield Pair(self.original.nodes.node(original), self.update.nodes.node(update))
+        found = yield self.pair(original, update)
         self.extend(found, *path)
         covered = "IS_COVERED" if self.tolerates(found) else "NOT_COVERED"
-        kind = Kind(f"{change}_{covered}_BY_PARTIALLY_OPEN_CONTENT_MODEL")
+        kind = Kind(f"{name}_{covered}_BY_PARTIALLY_OPEN_CONTENT_MODEL")
         self.add(kind, *path, original=original, update=update)
+
+    def compare_removed(
+        self, name: str, path: tuple[str, ...], written: JsonValue, accepted: JsonValue, *, is_open: bool
+    ) -> Steps:
+        """Compare a property or an item that only the writer defines with what the reader accepts there.
+
+        `name` is PROPERTY or ITEM. `accepted` is the schema of a partially open content model, UNDECIDED, or None.
+        """
+        if not is_open and accepted is not None and accepted is not UNDECIDED:
+            yield from self.compare_covered(f"{name}_REMOVED", path, written, accepted)
+            return
+        if is_open:
+            end = "REMOVED_FROM_OPEN_CONTENT_MODEL"
+        elif accepted is UNDECIDED:
+            end = "REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
+        elif isinstance(self.original.nodes.node(written), FalseNode):
+            end = "WITH_FALSE_REMOVED_FROM_CLOSED_CONTENT_MODEL"
+        else:
+            end = "REMOVED_FROM_CLOSED_CONTENT_MODEL"
+        self.add(Kind(f"{name}_{end}"), *path, original=written)
 
     def tolerates(self, differences: Differences) -> bool:
         """Return whether a reader tolerates all of these differences."""

@@ -2,7 +2,7 @@
 
 Members keep their order, and a repeated member keeps its first place and its last value. Integers are `int`; all other
 numbers are `Decimal`, so that `1.50` stays `1.50`. Jackson prints `1e2` as `1E+2`, and so does this module. `NaN` and
-`Infinity`, which Jackson can be told to accept, are rejected: they are not JSON.
+`Infinity`, which Jackson can be configured to accept, are rejected: they are not JSON.
 
 The work is linear in the length of the text. No function here needs Python's stack for the depth of a text.
 """

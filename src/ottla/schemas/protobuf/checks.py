@@ -17,6 +17,7 @@ from ottla.schemas.protobuf.model import (
     Message,
     Reserved,
     option_is_true,
+    span,
 )
 from ottla.schemas.protobuf.symbols import map_entry_name
 from ottla.schemas.protobuf.tokens import error_at
@@ -107,7 +108,7 @@ def check_extension(field: Field, extend: Extend, extended: Message, file: File,
         raise error_at(text, field.at, "an extension cannot be a map")
     for extensions in extended.extensions:
         for item in extensions.ranges:
-            start, end = (item, item) if isinstance(item, int) else item
+            start, end = span(item)
             if start <= field.number <= end:
                 return
     raise error_at(text, field.number_at, f'"{extend.resolved}" does not declare {field.number} as an extension number')
@@ -134,7 +135,7 @@ def check_enum(enum: Enum, file: File, text: str) -> None:
                 )
     if allow_alias and not aliases:
         raise error_at(text, enum.at, f'the enum "{enum.name}" has the option allow_alias but no aliases')
-    ranges = sorted((span, reserved.at) for reserved in enum.reserved for span in _spans(reserved))
+    ranges = sorted((numbers, reserved.at) for reserved in enum.reserved for numbers in reserved.spans)
     _check_disjoint(ranges, text)
     _check_numbers_free([(value.number, value.name, value.at) for value in enum.values], ranges, "reserved", text)
     _check_reserved_names(enum.reserved, {value.name for value in enum.values}, "value", text)
@@ -153,26 +154,16 @@ def check_field_options(field: Field, target: Any, text: str) -> None:
 
 
 def _check_ranges(message: Message, text: str) -> None:
-    reserved = sorted((span, item.at) for item in message.reserved for span in _spans(item))
+    reserved = sorted((numbers, item.at) for item in message.reserved for numbers in item.spans)
     if reserved and reserved[0][0][0] < 1:
         raise error_at(text, reserved[0][1], "reserved numbers must be positive")
-    extensions = sorted(
-        ((span, span) if isinstance(span, int) else span, item.at)
-        for item in message.extensions
-        for span in item.ranges
-    )
+    extensions = sorted((span(numbers), item.at) for item in message.extensions for numbers in item.ranges)
     _check_disjoint(reserved, text)
     _check_disjoint(extensions, text)
     _check_disjoint(sorted(reserved + extensions), text)
     fields = [(field.number, field.name, field.number_at) for field in message.all_fields]
     _check_numbers_free(fields, reserved, "reserved", text)
     _check_numbers_free(fields, extensions, "for extensions", text)
-
-
-def _spans(reserved: Reserved) -> list[tuple[int, int]]:
-    return [
-        (value, value) if isinstance(value, int) else value for value in reserved.values if not isinstance(value, str)
-    ]
 
 
 def _check_disjoint(ranges: list[tuple[tuple[int, int], int]], text: str) -> None:

@@ -321,13 +321,11 @@ def _range(start: int, end: int) -> int | Range:
     return start if start == end else (start, end)
 
 
-def _name(name: str) -> str:
-    if _NAME.match(name) is None:
-        raise InvalidSchema(f'"{name[:60]}" is not a valid name')
-    return name
-
-
 def _full_name(name: str) -> str:
-    if _FULL_NAME.match(name) is None:
+    return _name(name, _FULL_NAME)
+
+
+def _name(name: str, form: re.Pattern[str] = _NAME) -> str:
+    if form.match(name) is None:
         raise InvalidSchema(f'"{name[:60]}" is not a valid name')
     return name

@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from ottla.schemas.protobuf.from_descriptor import file_from_descriptor
 from ottla.schemas.protobuf.known_texts import KNOWN_TEXTS
-from ottla.schemas.protobuf.linker import Linked, link
+from ottla.schemas.protobuf.linker import Linked, link, with_imports
 from ottla.schemas.protobuf.parser import parse_text
 from ottla.schemas.schema import Budget
 
@@ -38,11 +38,7 @@ def known_file(path: str) -> Linked:
         text = KNOWN_TEXTS[path]
         file = parse_text(text, budget)
     pool = DescriptorPool()
-    imported: dict[str, Linked] = {}
-    for item in file.imports:
-        direct = known_file(item.path)
-        imported.update(direct.imported)
-        imported[item.path] = direct
+    imported = with_imports((item.path, known_file(item.path)) for item in file.imports)
     for linked in imported.values():
         pool.AddSerializedFile(linked.serialized)
     return link(path, file, text, imported, pool=pool, budget=budget)

@@ -7,7 +7,7 @@ index of a nested message must not depend on maps. `json_name` is set only where
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -29,8 +29,10 @@ from ottla.schemas.protobuf.model import (
     Message,
     OneOf,
     Option,
+    Reserved,
     Rpc,
     Service,
+    span,
 )
 from ottla.schemas.protobuf.options import OptionTask, interpret_custom_options, interpret_options
 from ottla.schemas.protobuf.symbols import FileSymbols, Symbol, SymbolKind, Symbols, collect
@@ -81,18 +83,16 @@ def link(
     own = FileSymbols(path, file)
     scope = Symbols(own, {name: linked.symbols for name, linked in imported.items()}, budget)
     collect(own, scope, text)
-    needed = _in_order(own, imported)
+    needed = with_imports((item.path, imported[item.path]) for item in file.imports if item.path in imported)
     return Linked(own, _Linker(own, text, scope, needed, pool=pool, budget=budget).run(), scope, needed)
 
 
-def _in_order(own: FileSymbols, imported: Mapping[str, Linked]) -> dict[str, Linked]:
-    """Return the files that a file needs, each after those that it imports itself."""
+def with_imports(files: Iterable[tuple[str, Linked]]) -> dict[str, Linked]:
+    """Return these files and all files that they need, by path, each after those that it imports itself."""
     needed: dict[str, Linked] = {}
-    for item in own.file.imports:
-        if item.path in imported:
-            direct = imported[item.path]
-            needed.update((path, linked) for path, linked in direct.imported.items() if path not in needed)
-            needed.setdefault(item.path, direct)
+    for path, direct in files:
+        for name, linked in (*direct.imported.items(), (path, direct)):
+            needed.setdefault(name, linked)
     return needed
 
 
@@ -281,21 +281,24 @@ class _Linker:
         return symbol
 
     def _reserved_and_extensions(self, message: Message, full_name: str, target: Any) -> None:
-        for reserved in message.reserved:
-            for value in reserved.values:
-                if isinstance(value, str):
-                    target.reserved_name.append(checks.valid_text(value, self._text, reserved.at))
-                else:
-                    start, end = (value, value) if isinstance(value, int) else value
-                    target.reserved_range.add(start=start, end=end + 1)
+        self._reserved(message.reserved, target, 1)
         for extensions in message.extensions:
             self._extension_ranges(extensions, full_name, target)
+
+    def _reserved(self, statements: list[Reserved], target: Any, after: int) -> None:
+        """Add reserved names and ranges. A range of the descriptor ends `after` numbers behind its last one."""
+        for reserved in statements:
+            for name in reserved.values:
+                if isinstance(name, str):
+                    target.reserved_name.append(checks.valid_text(name, self._text, reserved.at))
+            for start, end in reserved.spans:
+                target.reserved_range.add(start=start, end=end + after)
 
     def _extension_ranges(self, extensions: Extensions, scope: str, target: Any) -> None:
         if self._is_proto3:
             raise error_at(self._text, extensions.at, "extension ranges are not allowed in proto3")
         for item in extensions.ranges:
-            start, end = (item, item) if isinstance(item, int) else item
+            start, end = span(item)
             if not 0 < start <= end <= FIELD_NUMBER_MAX:
                 raise error_at(self._text, extensions.at, f"extension numbers are between 1 and {FIELD_NUMBER_MAX}")
             self._add_options(extensions.options, scope, target.extension_range.add(start=start, end=end + 1))
@@ -323,13 +326,7 @@ class _Linker:
             self._budget.spend(_STEPS // 2)
             descriptor = target.value.add(name=value.name, number=value.number)
             self._add_options(value.options, scope, descriptor)
-        for reserved in enum.reserved:
-            for item in reserved.values:
-                if isinstance(item, str):
-                    target.reserved_name.append(checks.valid_text(item, self._text, reserved.at))
-                else:
-                    start, end = (item, item) if isinstance(item, int) else item
-                    target.reserved_range.add(start=start, end=end)
+        self._reserved(enum.reserved, target, 0)
         self._add_options(enum.options, scope, target)
         checks.check_enum(enum, self._file, self._text)
 

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from ottla.schemas.protobuf.from_descriptor import file_from_descriptor
 from ottla.schemas.protobuf.known_files import KNOWN_PATHS, known_file
-from ottla.schemas.protobuf.linker import Linked, link
+from ottla.schemas.protobuf.linker import Linked, link, with_imports
 from ottla.schemas.protobuf.model import File
 from ottla.schemas.protobuf.parser import parse_text
 from ottla.schemas.protobuf.printer import Printer
@@ -86,7 +86,7 @@ class _Loader:
 
     def _add_known(self, name: str) -> None:
         known = known_file(name)
-        for path, linked in (*known.imported.items(), (name, known)):
+        for path, linked in with_imports([(name, known)]).items():
             if path not in self._linked and (path == name or path not in self._texts):
                 self._linked[path] = linked
                 self._pool.AddSerializedFile(linked.serialized)
@@ -113,10 +113,8 @@ class _Loader:
             if path not in self._linked:
                 self._add_known(path)
         pool = DescriptorPool()
-        files: dict[str, Linked] = {}
-        for path in [*_META_FILES, *(name for name in descriptor.dependency if name in self._linked)]:
-            files.update((name, linked) for name, linked in self._linked[path].imported.items() if name not in files)
-            files.setdefault(path, self._linked[path])
+        imports = (name for name in descriptor.dependency if name in self._linked)
+        files = with_imports((path, self._linked[path]) for path in (*_META_FILES, *imports))
         self._budget.spend(len(files))
         for linked in files.values():
             pool.AddSerializedFile(linked.serialized)

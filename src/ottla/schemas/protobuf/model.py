@@ -129,8 +129,13 @@ class OneOf:
     at: int = -1
 
 
-#: a number, or the first and the last number of a range; "max" is the last number that is possible
+#: the first and the last number of a range; "max" is the last number that is possible
 Range = tuple[int, int]
+
+
+def span(item: int | Range) -> Range:
+    """Return the first and the last number of a statement's item, which may be one number."""
+    return (item, item) if isinstance(item, int) else item
 
 
 @dataclass(slots=True)
@@ -139,6 +144,11 @@ class Reserved:
 
     values: list[str | int | Range]
     at: int = -1
+
+    @property
+    def spans(self) -> list[Range]:
+        """Return the numbers and ranges, without the names."""
+        return [span(value) for value in self.values if not isinstance(value, str)]
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from ottla.schemas.protobuf.model import (
     Reserved,
     Rpc,
     Value,
+    span,
 )
 from ottla.schemas.protobuf.printer import Printer
 from ottla.schemas.protobuf.symbols import Symbols
@@ -69,13 +70,13 @@ class NormalPrinter(Printer):
             value = item.values[0]
             if isinstance(value, str):
                 return True, 0, value
-            return False, value if isinstance(value, int) else value[0], ""
+            return False, span(value)[0], ""
 
         return sorted((Reserved([value]) for item in reserved for value in item.values), key=rank)
 
     def all_extensions(self, extensions: list[Extensions]) -> list[Extensions]:
         single = [Extensions([item], entry.options) for entry in extensions for item in entry.ranges]
-        return sorted(single, key=lambda entry: _start(entry.ranges[0]))
+        return sorted(single, key=lambda entry: span(entry.ranges[0])[0])
 
     def all_extends(self, extends: list[Extend]) -> list[Extend]:
         merged: dict[str, Extend] = {}
@@ -197,7 +198,3 @@ def _with_full_keys(value: Value, names: dict[str, str]) -> Value:
 
 def _full_type(field: Field) -> str:
     return field.type if field.type in SCALARS or field.resolved is None else f".{field.resolved}"
-
-
-def _start(item: int | Range) -> int:
-    return item if isinstance(item, int) else item[0]

@@ -89,7 +89,7 @@ class ProtobufSchema(ParsedSchema):
         """Return the FileDescriptorProtos of all files that the schema needs, imported files first, its own last."""
         return [linked.serialized for linked in (*self._linked.imported.values(), self._linked)]
 
-    def incompatibilities(self, writer: ParsedSchema) -> list[Incompatibility]:
+    def incompatibilities(self, writer: ParsedSchema, *, lenient: bool = False) -> list[Incompatibility]:
         if not isinstance(writer, ProtobufSchema):
             return [Incompatibility(_DIFFERENT_TYPE, "#/", "the writer's schema is not a Protobuf schema")]
         differences = compare(Side(writer._linked, writer._resolved), Side(self._linked, self._resolved), Budget())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from enum import IntEnum
+from enum import StrEnum
 from typing import Final, NoReturn
 
 from ottla.schemas.schema import Budget, InvalidSchema
@@ -28,20 +28,17 @@ _ESCAPED: Final = {
 }  # fmt: skip
 
 
-class TokenKind(IntEnum):
-    NAME = 1
-    NUMBER = 2
-    STRING = 3
-    SYMBOL = 4
-    END = 5
+class TokenKind(StrEnum):
+    """The kinds of tokens, by the names of their groups in `_TOKEN`."""
+
+    NAME = "name"
+    NUMBER = "number"
+    STRING = "string"
+    SYMBOL = "symbol"
+    END = "end"
 
 
-_KINDS: Final = {
-    "name": TokenKind.NAME,
-    "number": TokenKind.NUMBER,
-    "string": TokenKind.STRING,
-    "symbol": TokenKind.SYMBOL,
-}
+_KINDS: Final = {kind.value: kind for kind in TokenKind}
 
 
 class Tokens:
