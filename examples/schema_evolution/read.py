@@ -6,6 +6,7 @@ Needs confluent-kafka's Avro deserializer: pip install 'confluent-kafka[avro,sch
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ BOOTSTRAP = os.environ.get("OTTLA_BOOTSTRAP_SERVER", "127.0.0.1:9092")
 REGISTRY = os.environ.get("REGISTRY", "http://127.0.0.1:8081")
 TOPIC = os.environ.get("TOPIC", "sales")
 VERSIONS = (1, 2, 3, 4, 5)
+TIMEOUT_S = 60
 
 
 def schema(version: int) -> str:
@@ -28,9 +30,13 @@ def schema(version: int) -> str:
 def values() -> Iterator[bytes]:
     """Return the values of all records of the topic."""
     consumer = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": "unused", "enable.partition.eof": True})
+    if TOPIC not in consumer.list_topics(timeout=TIMEOUT_S).topics:
+        sys.exit(f"topic {TOPIC} does not exist; run curl.sh, then evolve.sh, then this script again")
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     while True:
-        message = consumer.poll()
+        message = consumer.poll(TIMEOUT_S)
+        if message is None:
+            sys.exit(f"no record of topic {TOPIC} arrived in {TIMEOUT_S} s; check that 'ottla up' runs")
         if message.error() is not None:
             consumer.close()
             if message.error().code() != KafkaError._PARTITION_EOF:

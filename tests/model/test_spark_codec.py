@@ -19,7 +19,7 @@ from ottla.model.batch import CODECS, CRC_POSITION, HEADER_BYTES, checksum  # no
 from ottla.model.errors import InvalidRecord  # noqa: E402
 from ottla.model.records import Record, build_batch, iterate_records  # noqa: E402
 from ottla.spark import compiled_scan, kernels  # noqa: E402
-from ottla.spark.decode import AbortedTransactions, DamagedBatch, decode, decode_chunks  # noqa: E402
+from ottla.spark.decode import COLUMNS, AbortedTransactions, DamagedBatch, decode, decode_chunks  # noqa: E402
 from ottla.spark.encode import RecordTooLarge, encode, murmur2_partitions  # noqa: E402
 
 with warnings.catch_warnings():
@@ -33,6 +33,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 codecs = st.integers(0, len(CODECS) - 1)
 short_payloads = st.none() | st.binary(max_size=9) | st.binary(min_size=1, max_size=2).map(lambda part: part * 70)
 payloads = short_payloads | st.binary(min_size=1, max_size=2).map(lambda part: part * 5000)
+WITH_HEADERS = (*COLUMNS, "headers")
 headers = st.lists(
     st.tuples(st.text(st.characters(codec="utf-8"), max_size=9), st.none() | st.binary(max_size=99)), max_size=4
 )
@@ -80,7 +81,7 @@ def rows_of(batch: Any) -> list[Row]:
 
 
 def decoded(data: bytes, start: int = 0, end: int = FOREVER) -> tuple[list[Row], int]:
-    rows, next_offset = decode(memoryview(data), start=start, end=end, aborted=None, headers=True)
+    rows, next_offset = decode(memoryview(data), start=start, end=end, aborted=None, columns=WITH_HEADERS)
     return rows_of(rows), next_offset
 
 
@@ -126,7 +127,13 @@ def test_pieces_together_are_the_whole(records: list[Record], codec: int, rows_m
     whole, next_offset = decoded(reply)
     chunks = list(
         decode_chunks(
-            memoryview(reply), start=0, end=FOREVER, aborted=None, headers=True, rows_max=rows_max, bytes_max=bytes_max
+            memoryview(reply),
+            start=0,
+            end=FOREVER,
+            aborted=None,
+            columns=WITH_HEADERS,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
         )
     )
     assert [row for chunk in chunks for row in rows_of(chunk.rows)] == whole
@@ -209,7 +216,7 @@ def test_limit_holds_or_the_record_that_breaks_it_is_named(
 @given(long_record_lists() | record_lists, codecs)
 def test_reading_what_was_read_and_written_changes_nothing(records: list[Record], codec: int) -> None:
     [first] = encoded(records, codec=codec, batch_bytes_max=1 << 30)
-    rows, _ = decode(memoryview(first), start=0, end=FOREVER, aborted=None, headers=True)
+    rows, _ = decode(memoryview(first), start=0, end=FOREVER, aborted=None, columns=WITH_HEADERS)
     [again] = encode(
         rows.column("key"), rows.column("value"), rows.column("timestamp"), rows.column("headers"),
         codec=codec, batch_bytes_max=1 << 30, now_ms=0,
@@ -243,7 +250,7 @@ def test_damage_behind_a_good_checksum_is_found_by_all_readers_or_by_none(
         with pytest.raises(DamagedBatch):
             decoded(bytes(damaged))
         return
-    rows, _ = decode(memoryview(damaged), start=0, end=FOREVER, aborted=None, headers=False)
+    rows, _ = decode(memoryview(damaged), start=0, end=FOREVER, aborted=None)
     assert rows.column("key").to_pylist() == [row.key for row in expected]
     assert rows.column("value").to_pylist() == [row.value for row in expected]
     assert rows.column("offset").to_pylist() == [row.offset for row in expected]
@@ -258,4 +265,4 @@ def test_damage_anywhere_is_refused_and_nothing_else_happens(
     for _ in range(chance.randint(1, 3)):
         data[chance.randrange(len(data))] = chance.randrange(256)
     with contextlib.suppress(DamagedBatch):
-        decode(memoryview(data), start=0, end=FOREVER, aborted=AbortedTransactions(), headers=True)
+        decode(memoryview(data), start=0, end=FOREVER, aborted=AbortedTransactions(), columns=WITH_HEADERS)

@@ -32,7 +32,7 @@ _ON_PURPOSE = (
     "cannot query tables",
     "not a query",
     "a step is a query",
-    "the query ends behind",
+    "the query ends after",
     "nothing stands between",
 )
 #: in the tree of an expression: a keyword that Spark has read as a name, or a star as a value

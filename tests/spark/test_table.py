@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from ottla.spark import maintenance
-from ottla.spark.table_log import LogGone, TableChanged, TableReplaced
+from ottla.spark.table_log import CommitsDeleted, TableChanged, TableReplaced
 from ottla.spark.table_options import TableReadOptions
 from ottla.spark.table_schema import SchemaMismatch
 from ottla.spark.table_source import TableStreamReader
@@ -131,7 +131,7 @@ def test_lost_commits_and_other_tables_are_told(tmp_path: Path) -> None:
     DeltaTable(str(tmp_path / "t")).create_checkpoint()
     for version in (0, 1):
         (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
-    with pytest.raises(LogGone, match=r"version 1 .* is no longer in its log"):
+    with pytest.raises(CommitsDeleted, match=r"version 1 .* is no longer in its log"):
         read_batches(stream_reader(tmp_path / "t"), start)
     assert read_batches(stream_reader(tmp_path / "t", failOnDataLoss="false"), start) == [[2]]
     append(tmp_path / "other", 1)

@@ -1,4 +1,4 @@
-"""Compares the results of the pipeline with what the shop has sent."""
+"""Compares the results of the pipeline with the events that the shop has sent."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ottla.spark.table_location import TableLocation
 
 LATE_ORDERS = "shop.orders.late"
 REVENUE = "shop.revenue-per-minute"
-#: by topic, what its flows and tables are called
+#: by topic, the stem of the names of its flows and tables
 STEMS = {ORDERS: "orders", PAYMENTS: "payments", CLICKS: "clicks"}
 #: by topic, its table in the trusted zone
 TRUSTED = {ORDERS: "orders", PAYMENTS: "payments_trusted", CLICKS: "clicks_trusted"}
 UNDECODABLE = ("not JSON", "type mismatch")
-#: rows that break this one are dropped, not kept
+#: expectations whose violations are dropped and not put into quarantine
 DROPPED = ("click has a time",)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One figure: the expected value, and the one that was found."""
+    """One figure: the expected value and the actual one."""
 
     what: str
     expected: str
@@ -49,26 +49,26 @@ class Lake:
     def __init__(self, storage: Path) -> None:
         self._storage = storage
 
-    def rows(self, room: str, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def rows(self, zone: str, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Return all rows of a table; none if the table does not exist."""
-        location = TableLocation.at(str(self._storage / room / table))
+        location = TableLocation.at(str(self._storage / zone / table))
         if not location.exists():
             return []
         found: list[dict[str, Any]] = (
             location.table()
-            # Through a filesystem of Python's, threads of Arrow may still want the interpreter when it ends, and abort.
+            # With a filesystem in Python, threads of Arrow may still need the interpreter when it ends, and abort.
             .to_pyarrow_table(columns=list(columns) if columns else None, filesystem=location.files())
             .to_pylist()
         )
         return found
 
-    def count(self, room: str, table: str) -> int:
+    def count(self, zone: str, table: str) -> int:
         """Return the number of rows of a table, from its log; 0 if the table does not exist."""
-        location = TableLocation.at(str(self._storage / room / table))
+        location = TableLocation.at(str(self._storage / zone / table))
         return int(location.table().count()) if location.exists() else 0
 
-    def tables(self, room: str) -> list[str]:
-        directory = self._storage / room
+    def tables(self, zone: str) -> list[str]:
+        directory = self._storage / zone
         return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
@@ -92,26 +92,23 @@ class CommittedRecords:
             self._positions |= {tp: at.offset for tp, at in found.items()}
         ends = self._cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=Isolation.READ_COMMITTED)
         values: list[bytes] = []
-        for tp, end in ends.items():
-            values += self._read_partition(tp, end.offset)
+        for tp, at in ends.items():
+            if self._positions[tp] < at.offset:
+                values += read_values(self._cluster, tp, self._positions[tp], at.offset)
+                self._positions[tp] = at.offset
         return values
 
-    def _read_partition(self, tp: TopicPartition, end: int) -> list[bytes]:
-        values: list[bytes] = []
-        position = self._positions[tp]
-        if position >= end:
-            return values
-        aborted = AbortedTransactions()
-        reader = PartitionReader(self._cluster, tp, position, end, isolation=Isolation.READ_COMMITTED)
-        with reader:
-            for fetched in reader:
-                aborted.feed(fetched.aborted)
-                rows, position = decode(
-                    fetched.data, start=position, end=end, aborted=aborted, headers=False, columns=["value"]
-                )
-                values += rows.column("value").to_pylist()
-        self._positions[tp] = end
-        return values
+
+def read_values(cluster: Cluster, tp: TopicPartition, start: int, end: int) -> list[bytes]:
+    """Return the values of the committed records from one offset up to, not including, another one."""
+    values: list[bytes] = []
+    aborted = AbortedTransactions()
+    with PartitionReader(cluster, tp, start, end, isolation=Isolation.READ_COMMITTED) as reader:
+        for fetched in reader:
+            aborted.feed(fetched.aborted)
+            rows, start = decode(fetched.data, start=start, end=end, aborted=aborted, columns=["value"])
+            values += rows.column("value").to_pylist()
+    return values
 
 
 def parse_revenue(value: bytes) -> tuple[tuple[datetime, str], Revenue]:
@@ -122,11 +119,11 @@ def parse_revenue(value: bytes) -> tuple[tuple[datetime, str], Revenue]:
 
 
 def check(totals: Totals, lake: Lake, revenue_records: Sequence[bytes], late_records: Sequence[bytes]) -> list[Check]:
-    """Return a comparison of every figure."""
+    """Return the comparison of every figure."""
     return [
         *_check_rows(totals, lake),
         *_check_quarantine(totals, lake),
-        Check.equal("orders too late, put aside in a topic", totals.held_back, len(late_records)),
+        Check.equal("late orders, written to their own topic", totals.held_back, len(late_records)),
         Check.equal(
             "refined: orders that are paid", totals.paid, len(lake.rows("refined", "paid_orders", ["order_id"]))
         ),
@@ -171,7 +168,7 @@ def _check_quarantine(totals: Totals, lake: Lake) -> list[Check]:
 
 def _check_revenue(totals: Totals, lake: Lake, records: Sequence[bytes]) -> list[Check]:
     rows = lake.rows("refined", "revenue_per_minute", ["minute", "currency", "revenue", "payments"])
-    in_table = {(_utc(row["minute"]), row["currency"]): Revenue(row["revenue"], row["payments"]) for row in rows}
+    in_table = {(in_utc(row["minute"]), row["currency"]): Revenue(row["revenue"], row["payments"]) for row in rows}
     in_topic = dict(map(parse_revenue, records))
     checks = []
     for place, found, count in (("table", in_table, len(rows)), ("topic", in_topic, len(records))):
@@ -188,7 +185,7 @@ def _check_revenue(totals: Totals, lake: Lake, records: Sequence[bytes]) -> list
 
 def _check_clicks(totals: Totals, lake: Lake) -> Check:
     rows = lake.rows("refined", "clicks_per_minute", ["minute", "page", "clicks"])
-    found = {(_utc(row["minute"]), row["page"]): row["clicks"] for row in rows}
+    found = {(in_utc(row["minute"]), row["page"]): row["clicks"] for row in rows}
     right = found == dict(totals.clicks) and len(rows) == len(found)
     what = f"refined: clicks, in {len(totals.clicks)} rows, one per minute and page"
     return Check(what, f"{totals.clicks.total():,}", f"{sum(found.values()):,}", right)
@@ -198,5 +195,6 @@ def _of_currency(revenue: Mapping[tuple[datetime, str], Revenue], currency: str)
     return {minute: one for (minute, name), one in revenue.items() if name == currency}
 
 
-def _utc(moment: datetime) -> datetime:
+def in_utc(moment: datetime) -> datetime:
+    """Return a time of a table in UTC, which a time without a time zone is already."""
     return moment.astimezone(UTC) if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

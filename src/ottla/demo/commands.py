@@ -15,7 +15,7 @@ _QUERY = "SELECT currency, sum(revenue) AS total FROM revenue_per_minute GROUP B
 
 
 class Command(NamedTuple):
-    """A line for a shell, and what it shows."""
+    """A command for a shell, and a description of its output."""
 
     text: str
     what: str

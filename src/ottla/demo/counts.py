@@ -1,8 +1,8 @@
 """Numbers of rows for the screen, from the tables.
 
-The status of a run has the counts of that run, so they begin at 0 after the driver was killed. What was written before
-is still in the tables, and a reader who compares the shop's events with the rows of a run would see a loss. Rows that
-are in no table (dropped, late) are added up over the runs.
+The status of a run has the counts of that run, which begin at 0 after the driver was killed. The rows of earlier runs
+are still in the tables, and without them the screen would seem to show a loss. Rows that are in no table (dropped,
+late) are added up over the runs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 from deltalake import DeltaTable
 
-from ottla.pipeline.declaration import Declaration, Flow
-from ottla.pipeline.layout import QUARANTINE, Layout
+from ottla.pipeline.declaration import QUARANTINE, Declaration, Flow
+from ottla.pipeline.layout import Layout
 from ottla.pipeline.status import FlowStatus, RunStatus
 from ottla.spark.table_location import TableLocation
 
@@ -23,7 +23,7 @@ _RENEW_S: Final = 1.0
 
 
 def without_driver(status: RunStatus) -> RunStatus:
-    """Return the status of a run whose driver is dead: its flows have stopped, and what they have written stays."""
+    """Return the status of a run whose driver was killed: its flows are stopped, their counts are kept."""
     flows = [replace(flow, state="stopped", rows_per_second=0.0) for flow in status.flows]
     return replace(status, flows=flows)
 

@@ -1,4 +1,4 @@
-"""What has happened in a demonstration, with the time since its start."""
+"""The events of a demonstration, with the time since its start."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     RUNNING --driver due--> DRIVER_DEAD --pause--> DRIVER_STARTING --rows written--> DRIVER_BACK
     DRIVER_BACK --broker due--> BROKER_DEAD --pause--> BROKER_STARTING --ready--> BROKER_BACK --rows written--> DONE
 
-`Facts` are what the demonstration knows at a moment. `Actions` are what it does to its processes.
+`Facts` is the state of the demonstration at one moment. `Actions` starts and kills its processes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the demonstration knows at a moment."""
+    """The state of the demonstration at one moment."""
 
     now: float
-    #: final figures that have been read from the topic with the results
+    #: final figures that were read from the topic with the results
     final: int = 0
     #: rows that the current run has written, over all flows
     rows: int = 0
@@ -48,7 +48,7 @@ class Facts:
 
 
 class Actions(Protocol):
-    """What a kill does. Each function returns the id of the process that it has killed or started."""
+    """The kills and starts of processes. Each function returns the id of the process."""
 
     def kill_driver(self) -> int: ...
 
@@ -86,7 +86,7 @@ class Kills:
         return self.step not in (Step.BROKER_DEAD, Step.BROKER_STARTING)
 
     def advance(self, facts: Facts) -> None:
-        """Do what is due."""
+        """Take the next step if its condition is true."""
         after_s = facts.now - self._killed_at
         if self.step is Step.RUNNING and self._driver_when is not None and self._driver_when(facts):
             pid = self._actions.kill_driver()

@@ -28,7 +28,7 @@ _STOP_S_MAX = 90.0
 #: processes that have received SIGKILL end within milliseconds
 _KILL_S_MAX = 10.0
 _TAIL_LINES = 15
-#: with the first, a part stops when its standard input is closed; a hundred events per second do not need numba
+#: the first stops a part when its standard input is closed; numba is not needed for a hundred events per second
 _ENVIRONMENT = {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1", "OTTLA_NUMBA": "0"}
 
 
@@ -37,7 +37,7 @@ class PartFailed(OttlaError):
 
 
 class Part:
-    """A process, started at once, whose output is appended to a log file."""
+    """A process whose output is appended to a log file. It is started by the constructor."""
 
     def __init__(self, name: str, words: Sequence[str], log: Path) -> None:
         self.name = name

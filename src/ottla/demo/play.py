@@ -26,14 +26,14 @@ _STOP_S_MAX = 5.0
 #: the pipeline waits one minute for clicks, and some are late on purpose
 _SLICE = timedelta(seconds=15)
 
-#: names the place where the player waits before it sends an event; "" if it does not wait. Gets the number of events
-#: that were sent before
+#: returns the name of the place where the player waits before it sends an event, "" if it does not wait; the number is
+#: that of the events that were sent before
 PauseBefore = Callable[[Event, int], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What the shop has sent so far. The player replaces it as a whole, so that other threads may read it."""
+    """The events that the shop has sent. The player replaces the object, so that other threads may read it."""
 
     clock: datetime = OPENING
     #: by topic

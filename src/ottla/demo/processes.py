@@ -1,4 +1,4 @@
-"""The broker and the driver of a demonstration: started, killed, started again, stopped in order."""
+"""Starts, kills and stops the broker and the driver of a demonstration."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ class Processes:
             if stop.wait(_BROKER_LOOK_S):
                 raise Stopped
             if time.monotonic() > deadline:
-                raise PartFailed(f"the broker has not started in {_BROKER_START_S_MAX:.0f} s; {self.broker.log}")
+                raise PartFailed(
+                    f"the broker has not started in {_BROKER_START_S_MAX:.0f} s; {self.broker.log} has its output"
+                )
         bootstrap = self.broker.bootstrap
         # A broker that is started again must have the same port.
         host, _, port = self.listener.rpartition(":")

@@ -1,6 +1,6 @@
 """The demonstration: a broker, a shop that sends events to it, the pipeline `shop` on Spark, and a view of them.
 
-    live       until it is stopped; the shop's clock runs faster than ours, so that minutes become final meanwhile
+    live       until it is stopped; the shop's clock runs faster than real time, so that minutes become final
     bounded    a number of events; then all results are compared with what the shop has sent
 
 Both kill their own driver and their own broker once (`kills`), and both compare every final figure with the shop's.
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ from rich.text import Text
 
 from ottla.client.cluster import Cluster
 from ottla.demo.check import LATE_ORDERS, REVENUE, CommittedRecords, Lake, check, parse_revenue
-from ottla.demo.commands import commands_after, commands_to_try, short_path
+from ottla.demo.commands import Command, commands_after, commands_to_try, short_path
 from ottla.demo.counts import TableCounts
 from ottla.demo.journal import Entry, Journal
 from ottla.demo.kills import Facts, Kills, Step
@@ -60,9 +60,9 @@ from ottla.pipeline.run_log import log_path
 from ottla.pipeline.status import RunStatus, StatusFiles
 
 LISTENER_ANY = "PLAINTEXT://127.0.0.1:0"
-#: of a live shop: at 100 events per second one of its minutes takes a second
+#: events per minute of a live shop: at 100 events per second one of its minutes takes a second
 _PER_MINUTE = 100.0
-#: a bounded run always takes this long by the shop's clock, so that late events are late however few there are
+#: duration of every bounded run by the shop's clock, so that late events are late even if there are few events
 _BOUNDED_MINUTES = 60
 #: between two live shops with the same directory, by their clocks
 _OPENING_AFTER = timedelta(minutes=10)
@@ -76,9 +76,9 @@ _SPARK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-_LOOK_S = 0.25
+_WATCH_S = 0.25
 _LINE_EVERY_S = 5.0
-#: revenue that is kept in memory to be shown
+#: limit for the figures of revenue in memory
 _REVENUE_MAX = 1_000
 #: a pipeline that makes no progress for this time has failed
 _SILENCE_S_MAX = 180.0
@@ -128,7 +128,7 @@ def run(options: Options, start_pipeline: StartPipeline = Driver) -> bool:
 
 
 class _Signals:
-    """What the signals of the user have asked for."""
+    """The stop requests of the user."""
 
     def __init__(self) -> None:
         #: after the first one
@@ -187,8 +187,8 @@ class _Demo:
         with self._started(_LIVE_TRIGGER) as cluster:
             player = Player(cluster, self._shop, rate=rate)
             with self._playing(player) as results, self._view():
-                while not self._signals.stop.wait(_LOOK_S):
-                    self._look(player, results)
+                while not self._signals.stop.wait(_WATCH_S):
+                    self._watch(player, results)
                     self._write_clock(player)
             self._write_clock(player)
             self._print("Stopping: the shop, then Spark after its batches, then the broker. Ctrl-C again kills them.")
@@ -283,10 +283,10 @@ class _Demo:
         finally:
             player.stop()
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- watching -----------------------------------------------------------------------------------------------------
 
-    def _look(self, player: Player, results: _Results, *, has_all_orders: bool = False) -> Facts:
-        """Renew the scene, and advance the kills."""
+    def _watch(self, player: Player, results: _Results, *, has_all_orders: bool = False) -> Facts:
+        """Update the scene, and take the next step of the kills."""
         player.check()
         kills = self._kills
         if self._broker_is_up:
@@ -348,7 +348,7 @@ class _Demo:
         pipeline.check()
         status = self._files.read()
         if status is None or status.pid != pipeline.pid:
-            # It is the status of an earlier run.
+            # The status is that of an earlier run.
             return None
         if self._scene.starting_since_s is not None:
             self._journal.add(f"Spark has started after {self._journal.elapsed_s - self._scene.starting_since_s:.0f} s")
@@ -383,7 +383,7 @@ class _Demo:
         while time.monotonic() - moved_at < _SILENCE_S_MAX:
             totals = self._shop.totals
             has_all_orders = player.waits_at == _TILL and self._lake.count("trusted", "orders") >= totals.good[ORDERS]
-            facts = self._look(player, results, has_all_orders=has_all_orders)
+            facts = self._watch(player, results, has_all_orders=has_all_orders)
             step = self._kills.step if self._kills is not None else Step.DONE
             if (player.waits_at == _HALF and step > Step.RUNNING) or (has_all_orders and step >= Step.BROKER_DEAD):
                 player.resume()
@@ -393,7 +393,7 @@ class _Demo:
             now = (facts.final, step, player.sent.total, [(flow.rows, flow.quarantined, flow.state) for flow in flows])
             if now != before:
                 moved_at, before = time.monotonic(), now
-            if self._signals.stop.wait(_LOOK_S):
+            if self._signals.stop.wait(_WATCH_S):
                 raise Stopped
         return False
 
@@ -447,8 +447,7 @@ class _Demo:
 
     def _print_paths(self, bootstrap: str, log: Path) -> None:
         self._print("While this runs, try in another terminal:")
-        for command in commands_to_try(bootstrap, self._processes.file):
-            self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
+        self._print_commands(commands_to_try(bootstrap, self._processes.file))
         logs = ", ".join(short_path(path) for path in (self._directory / "broker.log", self._processes.driver_log, log))
         self._print(f"Logs: {logs}")
         if self._options.data is None and not self._options.keep:
@@ -464,7 +463,10 @@ class _Demo:
             return
         self._print("Try:")
         data, insecure = self._directory / "broker", self._options.insecure
-        for command in commands_after(self._processes.listener, data, self._processes.file, insecure=insecure):
+        self._print_commands(commands_after(self._processes.listener, data, self._processes.file, insecure=insecure))
+
+    def _print_commands(self, commands: Sequence[Command]) -> None:
+        for command in commands:
             self._console.print(Text(f"  {command.text}", style="cyan"), soft_wrap=True)
 
     def _print_trace(self, cluster: Cluster) -> None:
@@ -530,7 +532,7 @@ def _directory(options: Options, console: Console) -> Iterator[Path]:
 
 @contextmanager
 def _stop_on_signals() -> Iterator[_Signals]:
-    """Yield what SIGINT (Ctrl-C) and SIGTERM have asked for. The parts have other sessions and receive neither."""
+    """Yield the requests of SIGINT (Ctrl-C) and SIGTERM. The parts are in other sessions and do not receive them."""
     signals = _Signals()
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, signals.receive) for number in numbers}

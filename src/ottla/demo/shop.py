@@ -71,7 +71,7 @@ class Event(NamedTuple):
     topic: str
     key: bytes
     value: bytes
-    #: when it happened; the value of a malformed event may say something else
+    #: when it happened; the value of a malformed event may have another time
     event_time: datetime
     #: when it is sent, by the shop's clock; never earlier than the previous event
     sent_at: datetime
@@ -88,7 +88,7 @@ class Revenue(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What was sent, and the results if no event is lost and none is counted twice."""
+    """The numbers of sent events, and the results if no event is lost or counted twice."""
 
     #: by topic
     sent: Counter[str] = field(default_factory=Counter)
@@ -190,7 +190,7 @@ class ShopEvents:
             return None
         while not self._waiting or self._waiting[0].sent_ms > min(self._next_visit_ms, self._next_till_ms):
             if self._next_till_ms < self._next_visit_ms:
-                self._hand_in()
+                self._plan_till()
             else:
                 self._visit()
         return self._waiting[0].event
@@ -237,13 +237,15 @@ class ShopEvents:
             }  # fmt: skip
             self._send(PAYMENTS, customer, payment, at_ms + self._between_ms(_PAID_AFTER_S))
 
-    def _hand_in(self) -> None:
+    def _plan_till(self) -> None:
         """Plan the orders of a till that is online again."""
         sent_ms = self._next_till_ms
         self._next_till_ms += _TILL_EVERY // timedelta(milliseconds=1)
         for number in range(self._random.randint(*_TILL_ORDERS)):
             order = self._new_order(f"o-{self._day}-till-{sent_ms // 60_000:x}-{number}", "c-till")
-            self._plan(ORDERS, "c-till", order, sent_ms - self._between_ms(_TILL_AGE_S), _Fate.HELD_BACK, sent_ms)
+            self._plan(
+                ORDERS, "c-till", order, sent_ms - self._between_ms(_TILL_AGE_S), _Fate.HELD_BACK, sent_ms=sent_ms
+            )
 
     def _new_order(self, order_id: str, customer: str) -> dict[str, Any]:
         shares = [share for _, share, _ in _CURRENCIES]
@@ -264,14 +266,14 @@ class ShopEvents:
         if drawn < MALFORMED:
             self._plan(topic, key, fields, at_ms, _Fate.MALFORMED)
         elif drawn < MALFORMED + LATE:
-            self._plan(topic, key, fields, at_ms, _Fate.LATE, at_ms + self._between_ms(_LATE_S[topic]))
+            self._plan(topic, key, fields, at_ms, _Fate.LATE, sent_ms=at_ms + self._between_ms(_LATE_S[topic]))
         else:
             self._plan(topic, key, fields, at_ms, _Fate.FINE)
             if drawn < MALFORMED + LATE + again:
-                self._plan(topic, key, fields, at_ms, _Fate.DUPLICATE, at_ms + self._between_ms(_AGAIN_S))
+                self._plan(topic, key, fields, at_ms, _Fate.DUPLICATE, sent_ms=at_ms + self._between_ms(_AGAIN_S))
 
     def _plan(
-        self, topic: str, key: str, fields: dict[str, Any], at_ms: int, fate: _Fate, sent_ms: int | None = None
+        self, topic: str, key: str, fields: dict[str, Any], at_ms: int, fate: _Fate, *, sent_ms: int | None = None
     ) -> None:
         sent_ms = at_ms if sent_ms is None else sent_ms
         value, cause = _encode({**fields, _TIME_FIELDS[topic]: _format(at_ms)}), ""

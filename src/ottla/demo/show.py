@@ -1,7 +1,7 @@
 """The screens of a demonstration: one that changes while it runs, tables and figures at the end.
 
 All of them are as wide as the terminal. While a demonstration runs, the screen is drawn four times a second for the
-size that the terminal has at that moment, and shows less if the terminal is low.
+size that the terminal has at that moment, with fewer lines on a low terminal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CELL_LETTERS_MAX = 60
 #: narrower terminals show times of the tables without their date
 _DATES_FROM_WIDTH = 100
 _ROWS_SHOWN = 3
-#: what is shown of each zone: tables, and their columns that say most
+#: the tables of each zone that are shown, with their most important columns
 _ZONES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "raw": {
         "orders_raw": ("_topic", "_partition", "_offset", "key", "value"),
@@ -76,7 +76,7 @@ _QUARANTINE = ("_cause", "_partition", "_offset", "value", "row")
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """What a screen shows. The demonstration replaces the fields; the screen only reads them."""
+    """The content of a screen. The demonstration sets the fields; the screen only reads them."""
 
     heading: str = ""
     broker: str = "starting"
@@ -173,7 +173,7 @@ def draw_revenue(revenue: Mapping[tuple[datetime, str], Revenue], count: int, wi
 
 
 def describe_moment(scene: Scene) -> str:
-    """Return the same as one line, for logs and pipes."""
+    """Return the scene as one line, for logs and pipes."""
     flows = scene.status.flows if scene.status is not None else []
     trusted = sum(flow.rows for flow in flows if flow.zone == "trusted")
     quarantined = sum(flow.quarantined for flow in flows)
@@ -199,11 +199,8 @@ def print_zones(console: Console, lake: Lake) -> None:
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
     """Print the expected and the found figures side by side."""
-    table = Table(title="\nexpected and found", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("what")
-    table.add_column("expected", justify="right", no_wrap=True)
-    table.add_column("found", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table = _new_table("\nexpected and found", ("what", "expected", "found", ""), {"expected", "found"})
+    table.columns[0].no_wrap = False
     for one in checks:
         table.add_row(escape(one.what), one.expected, one.found, "[green]ok" if one.right else "[bold red]WRONG")
     console.print(table)
@@ -212,9 +209,8 @@ def print_checks(console: Console, checks: Sequence[Check]) -> None:
 def print_trace(console: Console, trace: Trace) -> None:
     """Print one figure with the records that it was computed from."""
     title = f"\none figure, traced back to its records: {trace.minute:%H:%M} {trace.currency} {trace.revenue:,.2f}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading, right in (("topic", 0), ("partition", 1), ("offset", 1), ("order", 0), ("amount", 1)):
-        table.add_column(heading, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    headings = ("topic", "partition", "offset", "order", "amount")
+    table = _new_table(title, headings, {"partition", "offset", "amount"})
     for one in trace.origins:
         table.add_row(
             one.topic, str(one.partition), str(one.offset), escape(one.order_id), f"{one.amount:,.2f}",
@@ -264,13 +260,19 @@ def _print_quarantine(console: Console, name: str, rows: list[dict[str, Any]]) -
     console.print(_fitting_table(f"{name}: {len(rows):,} rows", headings, cells, right, console.width))
 
 
+def _new_table(title: str, headings: Sequence[str], right: Collection[str]) -> Table:
+    """Return a table without rows. The columns in `right` are aligned to the right."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
 def _fitting_table(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str], width: int
 ) -> Table:
     """Return a table that is at most `width` wide. Its last column is cut to what the others leave."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
+    table = _new_table(title, headings, right)
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     last = max(width - sum(widths[:-1]) - _GAP * len(headings), len(headings[-1]))
     for row in rows:

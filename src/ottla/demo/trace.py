@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from ottla.client.cluster import Cluster, Isolation
-from ottla.client.fetching import PartitionReader
-from ottla.demo.check import Check, Lake
+from ottla.client.cluster import Cluster
+from ottla.demo.check import Check, Lake, in_utc, read_values
 from ottla.demo.shop import ORDERS, PAYMENTS
 from ottla.model.types import TopicPartition
-from ottla.spark.decode import AbortedTransactions, decode
 
 #: figures of this many payments are chosen first, so that the list is short
 _PAYMENTS_SHOWN = (2, 4)
@@ -58,7 +56,7 @@ class Trace:
 
 
 def trace_figure(cluster: Cluster, lake: Lake) -> Trace | None:
-    """Return the records of the newest final figure that has few of them; None if there is no figure yet."""
+    """Return the newest final figure with few records, and these records; None if there is no figure yet."""
     rows = lake.rows("refined", "revenue_per_minute", _COLUMNS)
     if not rows:
         return None
@@ -67,9 +65,7 @@ def trace_figure(cluster: Cluster, lake: Lake) -> Trace | None:
         _read(cluster, TopicPartition(one["topic"], one["partition"]), one["first"])
         for one in sorted(row["_lineage"], key=lambda one: (one["topic"], one["partition"], one["first"]))
     ]
-    minute = row["minute"]
-    minute = minute.astimezone(UTC) if minute.tzinfo is not None else minute.replace(tzinfo=UTC)
-    return Trace(minute=minute, currency=row["currency"], revenue=row["revenue"], origins=origins)
+    return Trace(minute=in_utc(row["minute"]), currency=row["currency"], revenue=row["revenue"], origins=origins)
 
 
 def _rank(row: dict[str, Any]) -> tuple[bool, str, str]:
@@ -79,14 +75,7 @@ def _rank(row: dict[str, Any]) -> tuple[bool, str, str]:
 
 
 def _read(cluster: Cluster, tp: TopicPartition, offset: int) -> Origin:
-    with PartitionReader(cluster, tp, offset, offset + 1, isolation=Isolation.READ_COMMITTED) as reader:
-        for fetched in reader:
-            aborted = AbortedTransactions()
-            aborted.feed(fetched.aborted)
-            rows, _ = decode(
-                fetched.data, start=offset, end=offset + 1, aborted=aborted, headers=False, columns=["value"]
-            )
-            for value in rows.column("value").to_pylist():
-                fields = json.loads(value, parse_float=Decimal, parse_int=Decimal)
-                return Origin(tp.topic, tp.partition, offset, fields["order_id"], fields["amount"])
-    raise AssertionError(f"{tp} has no record at offset {offset}")
+    values = read_values(cluster, tp, offset, offset + 1)
+    assert values, f"{tp} has a record at offset {offset}"
+    fields = json.loads(values[0], parse_float=Decimal, parse_int=Decimal)
+    return Origin(tp.topic, tp.partition, offset, fields["order_id"], fields["amount"])

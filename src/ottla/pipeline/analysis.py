@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from ottla.model.errors import OttlaError
-from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TableSink, TopicSink
+from ottla.pipeline.checks import check_named_columns
+from ottla.pipeline.declaration import Declaration, Flow, PythonStep, TopicSink, Watermark
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import stored_schema
 from ottla.pipeline.lineage import LINEAGE, RAW_COLUMNS, RECORD_COLUMNS
@@ -146,27 +147,11 @@ class _Analysis:
             what = f"flow {flow.name!r}: its rows cannot be traced to their records"
             advice = f"pass on {', '.join(RECORD_COLUMNS)}, or add {LINEAGE}"
             self._problems.add(_place_of_failure(flow), what, advice)
-        asked = [("deduplicate", name, flow.place) for name in flow.deduplicate]
-        for sink in flow.sinks:
-            if isinstance(sink, TableSink):
-                asked += [("partition_by", one.column, sink.place) for one in sink.partition_by]
-                asked += [("keys", name, sink.place) for name in sink.keys]
-                asked += [("sequence_by", name, sink.place) for name in sink.sequence_by]
-            else:
-                asked += [("value", name, sink.place) for name in sink.value]
-                asked += [("key", name, sink.place) for name in sink.key_columns]
-                self._check_key(flow, sink, work)
+        check_named_columns(flow, columns, self._problems)
+        for sink in flow.topics:
+            self._check_key(flow, sink, work)
         if flow.watermark is not None:
-            asked.append(("watermark", flow.watermark.column, flow.watermark.place))
-            self._check_time(flow, work)
-        self._check_names(flow, asked, columns)
-
-    def _check_names(self, flow: Flow, asked: Iterable[tuple[str, str, Place]], columns: tuple[str, ...]) -> None:
-        known = {name.lower() for name in columns}
-        for key, name, place in asked:
-            if name.lower() not in known:
-                what = f"flow {flow.name!r}: {key} names {name!r}, which is no column of the rows"
-                self._problems.add(place, what, suggestion(name, columns, none=""))
+            self._check_watermark(flow.watermark, flow, work)
 
     def _check_key(self, flow: Flow, sink: TopicSink, work: Work) -> None:
         """Refuse a key that its schema does not fit, and a decoded key without a format: text of a struct."""
@@ -186,13 +171,15 @@ class _Analysis:
             advice = "add key_format: and key_schema:, or select one of its fields, such as _key.id AS id"
             self._problems.add(sink.place, what, advice)
 
-    def _check_time(self, flow: Flow, work: Work) -> None:
-        mark = flow.watermark
-        field = next((one for one in work.schema if mark is not None and one.name == mark.column), None)
-        if mark is None or field is None or isinstance(field.dataType, TimestampType | TimestampNTZType):
-            return
-        what = f"flow {flow.name!r}: the watermark's column {field.name!r} is {field.dataType.simpleString()}"
-        self._problems.add(mark.place, what, "make it a timestamp")
+    def _check_watermark(self, mark: Watermark, flow: Flow, work: Work) -> None:
+        """Add a problem if the rows do not have the column of the watermark, or if it has no time."""
+        field = next((one for one in work.schema if one.name.lower() == mark.column.lower()), None)
+        if field is None:
+            what = f"flow {flow.name!r}: watermark names {mark.column!r}, which is not a column of the rows"
+            self._problems.add(mark.place, what, suggestion(mark.column, work.columns, none=""))
+        elif field.name == mark.column and not isinstance(field.dataType, TimestampType | TimestampNTZType):
+            what = f"flow {flow.name!r}: the watermark's column {field.name!r} is {field.dataType.simpleString()}"
+            self._problems.add(mark.place, what, "make it a timestamp")
 
 
 def _where_and_why(flow: Flow, refused: QueryRefused) -> tuple[Place, str, str]:

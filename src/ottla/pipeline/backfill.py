@@ -30,11 +30,11 @@ from pyspark.sql import functions as F
 from ottla.model.errors import OttlaError
 from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
-from ottla.pipeline.flow_runs import Session, refresh_view, trigger_options
+from ottla.pipeline.flow_runs import Session, refresh_view, start_query
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.inputs import Inputs
 from ottla.pipeline.lag import EndOffsets
-from ottla.pipeline.layout import LATE, QUARANTINE, Layout, partition_name
+from ottla.pipeline.layout import Layout, partition_name
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP
 from ottla.pipeline.ownership import Ownership, TakenOver
 from ottla.pipeline.pinned_schemas import pin_schemas
@@ -161,26 +161,26 @@ class Backfill:
             self._declaration, self._spark, trigger=_AVAILABLE_NOW, flows=needed, show=self._show,
             ownership=self._ownership,
         )  # fmt: skip
-        behind = {flow.name for flow in supervisor.run().flows if flow.state != "done"}
+        left_out = {flow.name for flow in supervisor.run().flows if flow.state != "done"}
         for name in self._graph.order:
-            append_to = self._declaration.flows[name].append_to
-            if name in behind and append_to is not None:
-                behind.add(append_to.name)
-            if any(one in behind for one in self._graph.inputs[name]):
-                behind.add(name)
-        return behind & self._chosen
+            if name in left_out:
+                left_out.add(self._declaration.flows[name].target)
+            if any(one in left_out for one in self._graph.inputs[name]):
+                left_out.add(name)
+        return left_out & self._chosen
 
     def _replace(self, session: Session, flow: Flow) -> Iterator[Replaced]:
-        writers = [flow, *(one for one in self._declaration.flows.values() if _appends_to(one, flow))]
+        others = (one for one in self._declaration.flows.values() if one is not flow)
+        writers = [flow, *(one for one in others if one.target == flow.name)]
         for one in writers:
             self._compute(session, one)
         assert flow.table is not None
         columns = [partition_name(one) for one in flow.table.partition_by]
         yield self._put_in_place(flow, flow.zone, flow.table.name, self._time_of(session, flow), columns)
         for one in writers:
-            for room, side in ((QUARANTINE, one.quarantine), (LATE, one.late_rows)):
-                if side is not None and side.table and self._layout_has(self._layout, room, side.table):
-                    yield self._put_in_place(one, room, side.table, TIMESTAMP, [])
+            for directory, side in one.side_outputs:
+                if side.table and self._has_table(directory, side.table):
+                    yield self._put_in_place(one, directory, side.table, TIMESTAMP, [])
 
     def _compute(self, session: Session, flow: Flow) -> Counts:
         """Compute a flow from the beginning, into tables of the scratch layout."""
@@ -193,9 +193,7 @@ class Backfill:
 
         stream = work.rows.writeStream.foreachBatch(write).queryName(f"backfill-{flow.name}")
         stream = stream.option("checkpointLocation", self._scratch.checkpoint(flow))
-        stream = stream.outputMode("update" if flow.emit == "changes" else "append")
-        query = stream.trigger(**trigger_options(_AVAILABLE_NOW)).start()
-        query.awaitTermination()
+        start_query(stream, flow, _AVAILABLE_NOW).awaitTermination()
         return total
 
     def _read(self, session: Session, flow: Flow, name: str) -> DataFrame:
@@ -231,16 +229,21 @@ class Backfill:
         wanted = [TIMESTAMP, *partition_by, *([mark.column] if mark is not None else [])]
         return next((name for name in wanted if name in columns), None)
 
-    def _layout_has(self, layout: Layout, room: str, table: str) -> bool:
-        return any(TableLocation.at(one.table(room, table)).exists() for one in (layout, self._scratch))
+    def _has_table(self, directory: str, table: str) -> bool:
+        """Return whether the stream or the backfill has written a table."""
+        layouts = (self._layout, self._scratch)
+        return any(TableLocation.at(layout.table(directory, table)).exists() for layout in layouts)
 
-    def _put_in_place(self, flow: Flow, room: str, table: str, column: str | None, partition_by: list[str]) -> Replaced:
-        target = TableLocation.at(self._layout.table(room, table))
-        made = TableLocation.at(self._scratch.table(room, table))
-        if not made.exists():
+    def _put_in_place(
+        self, flow: Flow, directory: str, table: str, column: str | None, partition_by: list[str]
+    ) -> Replaced:
+        """Replace the rows of the range in a table by those of the backfill. `column` has the time of a row."""
+        target = TableLocation.at(self._layout.table(directory, table))
+        computed = TableLocation.at(self._scratch.table(directory, table))
+        if not computed.exists():
             new = self._load(target).limit(0)
         else:
-            new = self._load(made)
+            new = self._load(computed)
         whole = self._range.everything or column is None or not target.exists()
         partitions: int | None = None
         writer_options = {"partitionBy": ",".join(partition_by)}
@@ -282,11 +285,10 @@ def choose(graph: Graph, names: Collection[str]) -> set[str]:
     for name in graph.order:
         if any(one in chosen for one in graph.inputs[name]):
             chosen.add(name)
-        append_to = flows[name].append_to
-        if append_to is not None and name in chosen:
-            chosen.add(append_to.name)
+        if name in chosen:
+            chosen.add(flows[name].target)
     # Rows of flows that share a table cannot be distinguished: if one is computed again, so are the others.
-    return chosen | {one.name for one in flows.values() if one.append_to is not None and one.append_to.name in chosen}
+    return chosen | {one.name for one in flows.values() if one.target in chosen}
 
 
 def committed_offsets(checkpoint: str) -> PartitionOffsets:
@@ -296,7 +298,7 @@ def committed_offsets(checkpoint: str) -> PartitionOffsets:
         return PartitionOffsets()
     offsets = PartitionOffsets()
     # One line for each input. That of a table has another form; that of an input without rows so far is a dash.
-    for line in read_source_offsets(checkpoint, completed[-1]).splitlines():
+    for line in read_source_offsets(checkpoint, completed[-1]).split("\n"):
         with suppress(ValueError):
             offsets.update(PartitionOffsets.from_json(line))
     return offsets
@@ -308,10 +310,6 @@ def _from_the_beginning(declaration: Declaration) -> Declaration:
         for name, source in declaration.sources.items()
     }
     return replace(declaration, sources=sources)
-
-
-def _appends_to(flow: Flow, target: Flow) -> bool:
-    return flow.append_to is not None and flow.append_to.name == target.name
 
 
 def _affected(old: DataFrame, new: DataFrame, partition_by: list[str]) -> list[object] | None:

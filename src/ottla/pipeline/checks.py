@@ -35,7 +35,7 @@ def check_declaration(declaration: Declaration, problems: Problems, unzoned: Col
     for flow in declaration.flows.values():
         if flow.name not in unzoned:
             _Rules(graph, flow, problems).check()
-        _check_steps(graph, flow, problems)
+        _StepRules(graph, flow, problems).check()
         _check_columns(graph, flow, problems)
 
 
@@ -202,9 +202,8 @@ class _Rules:
             elif flow.emit == "changes" and table.history and not table.sequence_by:
                 what = "keeps the history of changes, whose rows have no position of a record"
                 self._refuse(what, "add sequence_by: COLUMN to the table", table.place)
-        topics = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
-        for number, topic in enumerate(topics):
-            if any(topic.topic == other.topic for other in topics[:number]):
+        for number, topic in enumerate(flow.topics):
+            if any(topic.topic == other.topic for other in flow.topics[:number]):
                 self._refuse(f"writes topic {topic.topic!r} twice", "remove one", topic.place)
             if topic.key is not None:
                 continue
@@ -241,66 +240,76 @@ def _keys_of(flow: Flow) -> dict[str, bool]:
         "late_rows": flow.late_rows,
         "append_to": flow.append_to,
         "trigger": flow.trigger,
-        "topic": any(isinstance(sink, TopicSink) for sink in flow.sinks),
+        "topic": flow.topics,
     }
     return {key: bool(given) for key, given in has.items()}
 
 
-def _check_steps(graph: Graph, flow: Flow, problems: Problems) -> None:
-    known = {name.lower(): name for name in flow.input_names}
-    used: set[str] = set()
-    certain = True
-    for number, step in enumerate(flow.steps):
-        if number:
-            known[PREVIOUS] = PREVIOUS
-        if isinstance(step, PythonStep):
-            for name in step.inputs:
-                _check_table(graph, flow, name, known, step.place, problems)
-            used.update(name.lower() for name in step.inputs)
+class _StepRules:
+    """Checks the steps of a flow: that queries parse, and that each step reads names that it has."""
+
+    def __init__(self, graph: Graph, flow: Flow, problems: Problems) -> None:
+        self._graph = graph
+        self._flow = flow
+        self._problems = problems
+        #: names that the next step may read, by their lower case
+        self._known = {name.lower(): name for name in flow.input_names}
+        #: names that steps have read, in lower case
+        self._used: set[str] = set()
+
+    def check(self) -> None:
+        flow = self._flow
+        queries = [read_query(step.sql.text) for step in flow.steps if isinstance(step, SqlStep)]
+        for number, step in enumerate(flow.steps):
+            if number:
+                self._known[PREVIOUS] = PREVIOUS
+            if isinstance(step, SqlStep):
+                self._check_query(step, read_query(step.sql.text))
+            else:
+                for name in step.inputs:
+                    self._check_name(name, step.place)
+            if step.name is not None:
+                self._known[step.name.lower()] = step.name
+        if not flow.steps or any(query.flaws for query in queries):
+            return
+        for one in flow.inputs:
+            if one.name.lower() not in self._used:
+                self._refuse(
+                    one.place, f" names {one.name!r} in 'from' and never reads it", "use it in a step, or remove it"
+                )
+        last = flow.steps[-1]
+        if isinstance(last, SqlStep) and queries[-1].drops_lineage:
+            inputs = ", ".join(flow.input_names)
+            advice = (
+                f"select _topic, _partition, _offset, or add lineage_range({inputs}) AS _lineage to an aggregate, "
+                f"lineage({inputs}) AS _lineage to a join"
+            )
+            self._refuse(last.place, ": the rows of this query cannot be traced to their records", advice)
+
+    def _check_query(self, step: SqlStep, query: Query) -> None:
+        for flaw in query.flaws or lineage_flaws(step.sql.text):
+            self._refuse(step.sql.place_of(flaw.position), f": this SQL does not parse: {flaw.what}", flaw.instead)
+        for token in query.tables:
+            self._check_name(token.text, step.sql.place_of(token.position))
+
+    def _check_name(self, name: str, place: Place) -> None:
+        """Add a problem if a step reads a name that it does not have."""
+        declared = {one.lower(): one for one in (*self._graph.declaration.sources, *self._graph.declaration.flows)}
+        folded = name.lower()
+        self._used.add(folded)
+        if folded in self._known:
+            return
+        if folded in declared:
+            what = f" reads {name!r}, which is not in its 'from'"
+            self._refuse(place, what, f"add {declared[folded]} to 'from'")
+        elif folded == PREVIOUS:
+            self._refuse(place, ": there is no step before this one", "read a name from 'from'")
         else:
-            query = read_query(step.sql.text)
-            certain = certain and not query.flaws
-            _check_query(graph, flow, step, query, known, problems)
-            used.update(token.text.lower() for token in query.tables)
-        if step.name is not None:
-            known[step.name.lower()] = step.name
-    for one in flow.inputs if flow.steps and certain else ():
-        if one.name.lower() not in used:
-            what = f"flow {flow.name!r} names {one.name!r} in 'from' and never reads it"
-            problems.add(one.place, what, "use it in a step, or remove it")
-    last = flow.steps[-1] if flow.steps else None
-    if isinstance(last, SqlStep) and certain and read_query(last.sql.text).drops_lineage:
-        what = f"flow {flow.name!r}: the rows of this query cannot be traced to their records"
-        inputs = ", ".join(flow.input_names)
-        advice = (
-            f"select _topic, _partition, _offset, or add lineage_range({inputs}) AS _lineage to an aggregate, "
-            f"lineage({inputs}) AS _lineage to a join"
-        )
-        problems.add(last.place, what, advice)
+            advice = suggestion(name, self._known.values(), none="add it to 'from'")
+            self._refuse(place, f" reads {name!r}, which is none of its inputs", advice)
 
-
-def _check_query(
-    graph: Graph, flow: Flow, step: SqlStep, query: Query, known: dict[str, str], problems: Problems
-) -> None:
-    for flaw in (*query.flaws, *(() if query.flaws else lineage_flaws(step.sql.text))):
-        place = step.sql.place_of(flaw.position)
-        problems.add(place, f"flow {flow.name!r}: this SQL does not parse: {flaw.what}", flaw.instead)
-    for token in query.tables:
-        _check_table(graph, flow, token.text, known, step.sql.place_of(token.position), problems)
-
-
-def _check_table(graph: Graph, flow: Flow, name: str, known: dict[str, str], place: Place, problems: Problems) -> None:
-    if name.lower() in known:
-        return
-    declared = {one.lower(): one for one in (*graph.declaration.sources, *graph.declaration.flows)}
-    if name.lower() in declared:
-        what = f"flow {flow.name!r} reads {name!r}, which is not in its 'from'"
-        problems.add(place, what, f"add {declared[name.lower()]} to 'from'")
-    elif name.lower() == PREVIOUS:
-        problems.add(place, f"flow {flow.name!r}: there is no step before this one", "read a name from 'from'")
-    else:
-        what = f"flow {flow.name!r} reads {name!r}, which is none of its inputs"
-        problems.add(place, what, suggestion(name, known.values(), none="add it to 'from'"))
+    def _refuse(self, place: Place, what: str, instead: str) -> None:
+        self._problems.add(place, f"flow {self._flow.name!r}{what}", instead)
 
 
 def _check_columns(graph: Graph, flow: Flow, problems: Problems) -> None:
@@ -317,22 +326,27 @@ def _check_columns(graph: Graph, flow: Flow, problems: Problems) -> None:
             check_predicate(predicate, f"flow {flow.name!r}: {key}", columns, problems)
     if columns is None:
         return
-    known = {column.lower() for column in columns}
     for sink in flow.sinks:
-        taken = known.intersection(HISTORY_COLUMNS) if isinstance(sink, TableSink) and sink.history else ()
-        for column in sorted(taken):
+        own = HISTORY_COLUMNS if isinstance(sink, TableSink) and sink.history else ()
+        for column in sorted({column.lower() for column in columns}.intersection(own)):
             what = f"flow {flow.name!r}: the rows have the column {column!r}, which a table with history adds"
             problems.add(sink.place, what, "rename it")
-    asked = [("deduplicate", column, flow.place) for column in flow.deduplicate]
+    check_named_columns(flow, columns, problems)
+
+
+def check_named_columns(flow: Flow, columns: Collection[str], problems: Problems) -> None:
+    """Add a problem for each column that `deduplicate` or a sink names and that the rows of the flow do not have."""
+    named = [("deduplicate", column, flow.place) for column in flow.deduplicate]
     for sink in flow.sinks:
         if isinstance(sink, TableSink):
-            asked += [("partition_by", one.column, sink.place) for one in sink.partition_by]
-            asked += [("keys", column, sink.place) for column in sink.keys]
-            asked += [("sequence_by", column, sink.place) for column in sink.sequence_by]
+            named += [("partition_by", one.column, sink.place) for one in sink.partition_by]
+            named += [("keys", column, sink.place) for column in sink.keys]
+            named += [("sequence_by", column, sink.place) for column in sink.sequence_by]
         else:
-            asked += [("key", column, sink.place) for column in sink.key_columns]
-            asked += [("value", column, sink.place) for column in sink.value]
-    for key, column, place in asked:
+            named += [("key", column, sink.place) for column in sink.key_columns]
+            named += [("value", column, sink.place) for column in sink.value]
+    known = {column.lower() for column in columns}
+    for key, column, place in named:
         if column.lower() not in known:
-            what = f"flow {flow.name!r}: {key} names {column!r}, which is no column of the rows"
+            what = f"flow {flow.name!r}: {key} names {column!r}, which is not a column of the rows"
             problems.add(place, what, suggestion(column, columns, none=""))

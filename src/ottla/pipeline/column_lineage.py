@@ -1,8 +1,8 @@
 """Which columns of its inputs a query computes its columns from, without Spark. Pure.
 
-Only a single SELECT over named tables is understood. Of other queries (subqueries, WITH, UNION) nothing is said: wrong
-lineage is worse than none. Names are resolved by the columns of the inputs: a name without a table must belong to
-exactly one of them.
+Only a single SELECT over named tables is understood. Other queries (subqueries, WITH, UNION) have no lineage here,
+because wrong lineage is worse than none. Names are resolved by the columns of the inputs: a name without a table must
+belong to exactly one of them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,16 @@ from ottla.pipeline.sql_shape import calls_unknown, split_clauses, split_commas,
 
 Kind = Literal["IDENTITY", "TRANSFORMATION", "AGGREGATION"]
 
+#: words after a table that are not its alias
 _NO_ALIAS = frozenset(
-    {
-        "JOIN",
-        "ON",
-        "LEFT",
-        "RIGHT",
-        "INNER",
-        "FULL",
-        "CROSS",
-        "SEMI",
-        "ANTI",
-        "OUTER",
-        "USING",
-        "NATURAL",
-        "TABLESAMPLE",
-    }
+    {"JOIN", "ON", "LEFT", "RIGHT", "INNER", "FULL", "CROSS", "SEMI", "ANTI", "OUTER", "USING", "NATURAL"}
+    | {"TABLESAMPLE"}
+)
+#: words in an expression that are not columns
+_EXPRESSION_WORDS = frozenset(
+    {"AND", "OR", "NOT", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "IS", "IN", "LIKE", "BETWEEN"}
+    | {"AS", "INTERVAL", "DISTINCT", "FROM", "STRING", "INT", "BIGINT", "DOUBLE", "DECIMAL", "DATE", "TIMESTAMP"}
+    | {"MINUTE", "MINUTES", "HOUR", "HOURS", "DAY", "DAYS", "SECOND", "SECONDS", "BOOLEAN", "FLOAT", "BINARY"}
 )
 
 
@@ -146,10 +140,3 @@ def _alias(clause: Sequence[Token], at: int) -> str | None:
     if following and following[0].kind in ("word", "quoted") and following[0].word not in _NO_ALIAS:
         return following[0].text.lower()
     return None
-
-
-_EXPRESSION_WORDS = frozenset(
-    {"AND", "OR", "NOT", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "IS", "IN", "LIKE", "BETWEEN"}
-    | {"AS", "INTERVAL", "DISTINCT", "FROM", "STRING", "INT", "BIGINT", "DOUBLE", "DECIMAL", "DATE", "TIMESTAMP"}
-    | {"MINUTE", "MINUTES", "HOUR", "HOURS", "DAY", "DAYS", "SECOND", "SECONDS", "BOOLEAN", "FLOAT", "BINARY"}
-)

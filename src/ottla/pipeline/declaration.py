@@ -30,6 +30,9 @@ TOMBSTONE_RETENTION_MS = 7 * 24 * 3600 * 1000
 VACUUM_RETAIN_MS = 7 * 24 * 3600 * 1000
 #: the name of the result of the step before, in a step
 PREVIOUS = "previous"
+#: directories of tables for rows that are not part of a result
+QUARANTINE = "quarantine"
+LATE = "late"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Trigger:
             return cls(kind=text)  # type: ignore[arg-type]
         if text in REFUSED_TRIGGERS:
             raise ValueError(f"{text!r} {REFUSED_TRIGGERS[text]}: write as-fast-as-possible")
-        raise ValueError(f"{text!r} is no trigger: write {', '.join(TRIGGERS)} or 'every 10s'")
+        raise ValueError(f"{text!r} is not a trigger: write {', '.join(TRIGGERS)} or 'every 10s'")
 
     @property
     def ends(self) -> bool:
@@ -308,6 +311,21 @@ class Flow:
         """The table that other flows read."""
         return next((sink for sink in self.sinks if isinstance(sink, TableSink)), None)
 
+    @property
+    def topics(self) -> tuple[TopicSink, ...]:
+        return tuple(sink for sink in self.sinks if isinstance(sink, TopicSink))
+
+    @property
+    def target(self) -> str:
+        """The name of the flow whose table receives the rows: this flow, or the one that it appends to."""
+        return self.append_to.name if self.append_to is not None else self.name
+
+    @property
+    def side_outputs(self) -> tuple[tuple[str, SideOutput], ...]:
+        """The outputs of rejected and late rows, each with the directory of its table."""
+        sides = ((QUARANTINE, self.quarantine), (LATE, self.late_rows))
+        return tuple((directory, side) for directory, side in sides if side is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLineage:
@@ -345,7 +363,7 @@ class Declaration:
 
     @property
     def topic_sinks(self) -> tuple[TopicSink, ...]:
-        return tuple(sink for flow in self.flows.values() for sink in flow.sinks if isinstance(sink, TopicSink))
+        return tuple(sink for flow in self.flows.values() for sink in flow.topics)
 
     @property
     def needs_registry(self) -> bool:

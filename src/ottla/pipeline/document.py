@@ -27,7 +27,7 @@ _KINDS: dict[str, Kind] = {
     "tag:yaml.org,2002:float": "number",
     "tag:yaml.org,2002:bool": "flag",
     "tag:yaml.org,2002:null": "nothing",
-    # A date is text to us: what it means depends on the key it stands under.
+    # A date is text to us: its meaning depends on its key.
     "tag:yaml.org,2002:timestamp": "text",
     # `=` alone is text that YAML 1.1 gives a tag of its own.
     "tag:yaml.org,2002:value": "text",
@@ -58,7 +58,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of text, usually SQL, and where each of its characters stands in the file."""
+    """A piece of text, usually SQL, and the place of each of its characters in the file."""
 
     text: str
     place: Place = field(compare=False)
@@ -106,6 +106,11 @@ class Node:
     def kind_name(self) -> str:
         return _NAMES[self.kind]
 
+    @property
+    def is_true(self) -> bool:
+        """Whether a flag is set: YAML has several words for true."""
+        return self.text.lower() in ("true", "yes", "on")
+
     def as_text(self) -> Text:
         return Text(self.text, self.place, self.indent, self.is_file, self.written)
 
@@ -143,12 +148,12 @@ def read_document(data: bytes, file: str, problems: Problems) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(file, mark.line + 1, mark.column + 1) if mark is not None else Place(file)
-        there = "".join(text.splitlines()[place.line - 1 : place.line])
-        advice = _yaml_advice(str(error.problem), there)
-        _refuse(place, f"this is no YAML: {error.problem or error.context}", advice)
+        source_line = "".join(text.splitlines()[place.line - 1 : place.line])
+        advice = _yaml_advice(str(error.problem), source_line)
+        _refuse(place, f"this is not YAML: {error.problem or error.context}", advice)
     except yaml.YAMLError as error:
         # Characters that YAML forbids come without a line.
-        _refuse(_place_in(file, text, getattr(error, "position", 0)), f"this is no YAML: {_one_line(error)}",
+        _refuse(_place_in(file, text, getattr(error, "position", 0)), f"this is not YAML: {_one_line(error)}",
                 "remove or escape the character")  # fmt: skip
     if root is None:
         _refuse(Place(file), "the file is empty", "begin with 'ottla pipeline init'")

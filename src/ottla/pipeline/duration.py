@@ -29,15 +29,15 @@ def parse_duration_ms(text: str) -> int:
         part = _PART.match(folded, position)
         unit = _WORDS.get(part[2]) if part is not None else None
         if part is None or unit is None:
-            raise ValueError(f"{text!r} is no duration")
+            raise ValueError(f"{text!r} is not a duration")
         unit_ms = _UNITS_MS[unit]
         if smaller_than is not None and unit_ms >= smaller_than:
-            raise ValueError(f"{text!r} is no duration: units go from large to small")
+            raise ValueError(f"{text!r} is not a duration: units go from large to small")
         smaller_than = unit_ms
         total += int(part[1]) * unit_ms
         position = part.end()
     if smaller_than is None:
-        raise ValueError("an empty text is no duration")
+        raise ValueError("an empty text is not a duration")
     if total > _MS_MAX:
         raise ValueError(f"{text!r} is longer than a year")
     return total

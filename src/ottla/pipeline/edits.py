@@ -22,6 +22,7 @@ Plan = Literal[
 REFUSED: Final = ("needs a new checkpoint", "table refuses")
 #: Spark's name of the operator that joins two streams
 _JOIN: Final = "symmetricHashJoin"
+_NEXT_BATCH: Final = "applies from the next batch on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def decide(current: Record, checkpoint: Checkpoint, *, partitions: int | None = 
         return Decision(flow=name, plan="not recorded", reasons=(why,))
     edits = list(_edits(recorded, current, checkpoint))
     if not edits and recorded["digest"] != current["digest"]:
-        edits.append(Edit("a part without influence on the state changed", "applies from the next batch on"))
+        edits.append(Edit("a part without influence on the state changed", _NEXT_BATCH))
     if partitions is not None and checkpoint.operators and checkpoint.partitions not in (None, partitions):
         effect = f"ignored, the checkpoint continues with {checkpoint.partitions} partitions"
         edits.append(Edit(f"spark.sql.shuffle.partitions is {partitions}", effect))
@@ -158,7 +159,7 @@ def _column_edits(old: Record, new: Record, checkpoint: Checkpoint) -> Iterator[
         for one in (*types, *removed):
             change = f"is {columns[one]}, before {before[one]}" if one in columns else "was removed"
             in_state = checkpoint.operators and (_JOIN in checkpoint.operators or one.lower() in used)
-            effect = "the state has values of it" if in_state else "applies from the next batch on"
+            effect = "the state has values of it" if in_state else _NEXT_BATCH
             yield Edit(f"column {one} of {name} {change}", effect, keeps=not in_state)
         if added:
             keeps = _JOIN not in checkpoint.operators
@@ -184,14 +185,11 @@ def _watermark_edits(old: Record, new: Record, checkpoint: Checkpoint) -> Iterat
             continue
         if mark is not None and before is not None and mark[0] == before[0]:
             delays = f"{format_duration(mark[1])}, before {format_duration(before[1])}"
-            yield Edit(f"the watermark delay of {name} is {delays}", "applies from the next batch on")
-        elif checkpoint.operators:
-            what = f"the watermark of {name} is {_mark(mark)}, before {_mark(before)}"
-            yield Edit(what, "the state expires by another time", keeps=False)
+            yield Edit(f"the watermark delay of {name} is {delays}", _NEXT_BATCH)
         else:
-            yield Edit(
-                f"the watermark of {name} is {_mark(mark)}, before {_mark(before)}", "applies from the next batch on"
-            )
+            keeps = not checkpoint.operators
+            effect = _NEXT_BATCH if keeps else "the state expires by another time"
+            yield Edit(f"the watermark of {name} is {_mark(mark)}, before {_mark(before)}", effect, keeps=keeps)
 
 
 def _mark(mark: Sequence[Any] | None) -> str:
@@ -215,7 +213,7 @@ def _step_edits(
             what = f"{called} now has {' and '.join(sorted(words))}"
             yield Edit(what, "Spark cannot add an operator with state to a checkpoint without one", keeps=False)
         else:
-            yield Edit(f"{called} changed", "applies from the next batch on")
+            yield Edit(f"{called} changed", _NEXT_BATCH)
         return
     if _JOIN in checkpoint.operators:
         yield Edit(f"{called} changed", "the state of the join has the columns of the old one", keeps=False)
@@ -247,7 +245,7 @@ def _shape_edits(old: Mapping[str, Any], new: Mapping[str, Any], keys: Sequence[
         named = {key.lower() for key in keys}
         changed = {*old["items"]} ^ {*new["items"]}
         in_state = not last or any(named & {*item.replace(".", " ").split()} for item in changed)
-        effect = "an operator with state reads them" if in_state else "applies from the next batch on"
+        effect = "an operator with state reads them" if in_state else _NEXT_BATCH
         yield Edit("columns of the SELECT changed", effect, keeps=not in_state)
     if old["filters"] != new["filters"]:
         effect = "applies from the next batch on; rows that are in the state stay there"
@@ -279,19 +277,15 @@ def _operator_edits(old: Record, new: Record) -> Iterator[Edit]:
 
 def _result_edits(old: Record, new: Record) -> Iterator[Edit]:
     before, now = old["expectations"], new["expectations"]
-    for name in now:
-        if name not in before:
-            yield Edit(f"expectation {name!r} was added", "applies from the next batch on")
-        elif before[name] != now[name]:
-            yield Edit(f"expectation {name!r} changed", "applies from the next batch on")
-    for name in before:
-        if name not in now:
-            yield Edit(f"expectation {name!r} was removed", "applies from the next batch on")
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
+            change = "was added" if name not in before else "was removed" if name not in now else "changed"
+            yield Edit(f"expectation {name!r} {change}", _NEXT_BATCH)
     if old["emit"] != new["emit"]:
         effect = "open windows are emitted so from the next batch on"
         yield Edit(f"emit is {new['emit']}, before {old['emit']}", effect)
     if old["late_rows"] != new["late_rows"] and old["late_read"] == new["late_read"]:
-        yield Edit(f"late_rows is {new['late_rows'] or 'none'}", "applies from the next batch on")
+        yield Edit(f"late_rows is {new['late_rows'] or 'none'}", _NEXT_BATCH)
 
 
 def _output_edits(old: Record, new: Record) -> Iterator[Edit]:

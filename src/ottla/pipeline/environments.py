@@ -121,6 +121,7 @@ class _Resolver:
         entries = tuple(entry for entry in root.entries if entry[0].text in names)
         fields = Fields(replace(root, entries=entries), section, "the pipeline", problems)
         self._place = fields.place_of("environments")
+        self._place_of_parameters = fields.place_of("parameters")
         #: secrets for which neither the command nor a variable has a value
         self._missing_secrets: list[Parameter] = []
         self._parameters = {each.name: each for each in self._read_parameters(fields)}
@@ -172,7 +173,7 @@ class _Resolver:
         for name, value in node.entries:
             parameter = self._parameters.get(name.text)
             if parameter is None:
-                what = f"environment {environment!r} sets {name.text!r}, which is no parameter"
+                what = f"environment {environment!r} sets {name.text!r}, which is not a parameter"
                 instead = suggestion(name.text, self._parameters, none="declare it under 'parameters'")
                 self._problems.add(name.place, what, instead)
             elif parameter.is_secret:
@@ -189,9 +190,9 @@ class _Resolver:
             self._problems.add(node.place, f"{called} is {node.kind_name}", "write one plain value")
             return None
         try:
-            return Value.parse(type, _flag(node))
+            return Value.parse(type, str(node.is_true).lower() if node.kind == "flag" else node.text)
         except ValueError as error:
-            self._problems.add(node.place, f"{called}: {node.text!r} is no {type}", f"write {error}")
+            self._problems.add(node.place, f"{called}: {node.text!r} is not of type {type}", f"write {error}")
             return None
 
     # -- what a command uses ------------------------------------------------------------------------------------------
@@ -220,11 +221,10 @@ class _Resolver:
         return known[name]
 
     def values(self, chosen: Environment | None, arguments: Arguments) -> dict[str, Value]:
-        place = self._place_of_parameters()
         for name in arguments.parameters:
             if name not in self._parameters:
                 instead = suggestion(name, self._parameters, none="remove it: the pipeline has no parameters")
-                self._problems.add(place, f"--param {name}: there is no such parameter", instead)
+                self._problems.add(self._place_of_parameters, f"--param {name}: there is no such parameter", instead)
         found: dict[str, Value] = {}
         for parameter in self._parameters.values():
             value = self._value_of(parameter, chosen, arguments)
@@ -245,7 +245,9 @@ class _Resolver:
                 return Value.parse(parameter.type, text, is_secret=parameter.is_secret)
             except ValueError as error:
                 shown = "the value" if parameter.is_secret else repr(text)
-                self._problems.add(parameter.place, f"{origin}: {shown} is no {parameter.type}", f"write {error}")
+                self._problems.add(
+                    parameter.place, f"{origin}: {shown} is not of type {parameter.type}", f"write {error}"
+                )
                 return None
         if chosen is not None and name in chosen.values:
             return chosen.values[name]
@@ -311,9 +313,6 @@ class _Resolver:
             settings["checkpoints"] = default_checkpoints(settings["storage"])
         return settings
 
-    def _place_of_parameters(self) -> Place:
-        return next((key.place for key, _ in self._root.entries if key.text == "parameters"), self._root.place)
-
 
 def _overlay(root: Node, settings: tuple[tuple[Node, Node], ...]) -> Node:
     """Return a document with the settings of an environment in place of its own."""
@@ -334,10 +333,3 @@ def _path(text: str) -> str:
     ['lake', 'lake', 's3://bucket/lake']
     """
     return text.rstrip("/") if "://" in text else posixpath.normpath(text)
-
-
-def _flag(node: Node) -> str:
-    """Return the text of a scalar; YAML has several words for true and false."""
-    if node.kind != "flag":
-        return node.text
-    return "true" if node.text.lower() in ("true", "yes", "on") else "false"

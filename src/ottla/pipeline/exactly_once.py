@@ -39,9 +39,8 @@ from ottla.pipeline.plan import Work
 from ottla.pipeline.zones import Batch, Counts, FlowWriter, watermark_of_batch
 from ottla.spark.batch_manifest import Manifest, ManifestFiles, batch_digest
 from ottla.spark.checkpoint_files import CheckpointFiles
-from ottla.spark.source_offsets import read_source_offsets
+from ottla.spark.source_offsets import read_offset_lines, read_source_offsets
 from ottla.spark.spark_internals import planned_batch, query_of_batch
-from ottla.spark.staging import open_filesystem
 
 
 class WatermarkMissing(OttlaError):
@@ -115,9 +114,7 @@ def read_watermark(checkpoint: str, number: int) -> datetime | None:
     """
     if number < 0:
         return None
-    filesystem, path = open_filesystem(f"{checkpoint}/offsets/{number}")
-    try:
-        with filesystem.open_input_stream(path) as stream:
-            return watermark_of_batch(json.loads(bytes(stream.read()).decode().splitlines()[1]))
-    except FileNotFoundError:
-        raise WatermarkMissing(checkpoint, number) from None
+    lines = read_offset_lines(checkpoint, number)
+    if lines is None:
+        raise WatermarkMissing(checkpoint, number)
+    return watermark_of_batch(json.loads(lines[1]))

@@ -43,6 +43,6 @@ def check_predicate(predicate: Text, called: str, columns: Collection[str] | Non
         if token.text.lower() not in known:
             problems.add(
                 predicate.place_of(token.position),
-                f"{called} asks for {token.text!r}, which is no column of the rows",
+                f"{called} asks for {token.text!r}, which is not a column of the rows",
                 suggestion(token.text, columns, none="declare a schema first"),
             )

@@ -14,7 +14,7 @@ from ottla.pipeline.keys import Section
 from ottla.pipeline.problems import Place, Problems, nearest, suggestion
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}", re.ASCII)
-#: words of other products, and ours for the same thing
+#: words of other products, with the words of pipelines for the same thing
 _SYNONYMS = {
     "bronze": "raw", "landing": "raw", "silver": "trusted", "curated": "trusted", "gold": "refined",
     "proto": "protobuf", "text": "string", "binary": "bytes", "iceberg": "delta", "streaming_table": "table",
@@ -36,15 +36,15 @@ class Fields:
             keys = ", ".join(key.name for key in section.keys.values() if key.required) or ", ".join(section.keys)
             self.problem(node.place, f"{called} is {node.kind_name}", f"write a mapping with the keys {keys}")
             return
-        # A key that was misspelt is not missing as well.
-        meant = set()
+        # A required key that is misspelt is reported as unknown, not also as missing.
+        misspelt = set()
         for key, value in node.entries:
             if key.text in section.keys:
                 self._values[key.text] = (key, value)
             else:
-                meant.add(self._unknown(key))
+                misspelt.add(self._unknown(key))
         for name, required in section.keys.items():
-            if required.required and name not in self._values and name not in meant:
+            if required.required and name not in self._values and name not in misspelt:
                 wanted = required.value.replace("`", "")
                 self.problem(node.place, f"{called} has no {name!r}", f"add '{name}:' with {_article(wanted)}")
 
@@ -66,12 +66,12 @@ class Fields:
         return default if node is None else node.text
 
     def written(self, key: str) -> Text | None:
-        """A text together with where it was written."""
+        """Return a text together with its place in the file; None without the key."""
         node = self._scalar(key)
         return None if node is None else node.as_text()
 
     def name(self, key: str) -> str | None:
-        """A name that is also one in SQL and on disk."""
+        """Return a name. Add a problem if SQL or a file system does not allow it."""
         node = self._scalar(key)
         if node is None:
             return None
@@ -83,7 +83,7 @@ class Fields:
         if node is None:
             return ""
         if not _TOPIC.fullmatch(node.text) or node.text in (".", ".."):
-            what = f"{node.text!r} is no topic's name"
+            what = f"{node.text!r} is not the name of a topic"
             self.problem(node.place, what, "use letters, digits, '.', '_' and '-', at most 249 of them")
         return node.text
 
@@ -105,7 +105,7 @@ class Fields:
         if node.kind != "flag":
             self._wrong_type(key, node, "true or false")
             return default
-        return node.text.lower() in ("true", "yes", "on")
+        return node.is_true
 
     def count(self, key: str) -> int | None:
         node = self.node(key)
@@ -132,7 +132,7 @@ class Fields:
             return 0
 
     def words(self, key: str) -> tuple[Node, ...]:
-        """One text or a list of texts; never the same twice."""
+        """Return one text or a list of texts. Add a problem for a text that occurs twice."""
         node = self.node(key)
         if node is None:
             return ()
@@ -153,7 +153,7 @@ class Fields:
         return tuple(node.text for node in self.words(key))
 
     def properties(self, key: str) -> dict[str, str]:
-        """Keys and plain values, whatever their type."""
+        """Return a mapping of names to plain values, as text."""
         node = self.node(key)
         if node is None:
             return {}
@@ -169,14 +169,14 @@ class Fields:
         return found
 
     def items(self, key: str) -> tuple[Node, ...]:
-        """One value or a list of them."""
+        """Return one value or a list of them; empty without the key."""
         node = self.node(key)
         if node is None or node.kind == "nothing":
             return ()
         return node.items if node.kind == "list" else (node,)
 
     def named(self, key: str) -> Iterator[tuple[Node, Node]]:
-        """A mapping of names to mappings."""
+        """Yield the entries of a mapping of names to mappings. Add a problem for each name that is not valid."""
         node = self.node(key)
         if node is None:
             return
@@ -227,11 +227,11 @@ def _article(words: str) -> str:
 
 
 def check_name(node: Node, called: str, problems: Problems) -> None:
-    """Add a problem if a node is not a name: names are also those of views in SQL and of directories."""
+    """Add a problem if a node is not a name. Names become names of views in SQL and of directories."""
     if node.kind != "text" or not NAME.fullmatch(node.text):
         plain = re.sub(r"\W+", "_", node.text).strip("_").lower()
         advice = f"write {plain}" if NAME.fullmatch(plain) else "begin with a letter, then letters, digits and _"
-        problems.add(node.place, f"{called}: {node.text!r} is no name", advice)
+        problems.add(node.place, f"{called}: {node.text!r} is not a name", advice)
 
 
 def as_mapping(node: Node) -> Mapping[str, Node]:

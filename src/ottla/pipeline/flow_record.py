@@ -11,21 +11,16 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-from pyarrow import fs
-
-from ottla.pipeline.declaration import Flow, Framing, PythonStep, RegistrySchema, Source, TableSink, TopicSink
+from ottla.pipeline.declaration import Flow, Framing, PythonStep, RegistrySchema, Source, TableSink
 from ottla.pipeline.flow_digest import canonical, code_of, flow_digest
-from ottla.pipeline.graph import Graph
-from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS
+from ottla.pipeline.graph import Graph, decoded_columns
 from ottla.pipeline.sql_shape import shape_of
-from ottla.spark.source_offsets import batch_ids
-from ottla.spark.staging import open_filesystem
+from ottla.spark.source_offsets import batch_ids, read_offset_lines
+from ottla.spark.stored_files import list_names, read_file, replace_file
 
 FILE = "ottla-flow.json"
 FORMAT = 2
@@ -76,10 +71,9 @@ def describe(graph: Graph, flow: Flow) -> Record:
         "late_rows": str(flow.late_rows) if flow.late_rows is not None else None,
         "emit": flow.emit,
         "table": _describe_table(*table) if table is not None else None,
-        "topics": sorted(sink.topic for sink in flow.sinks if isinstance(sink, TopicSink)),
+        "topics": sorted(sink.topic for sink in flow.topics),
     }
-    topics = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
-    written = [schema for sink in topics for schema in (sink.registry, sink.key_registry) if schema is not None]
+    written = [schema for sink in flow.topics for schema in (sink.registry, sink.key_registry) if schema is not None]
     if written:
         record["sink_schemas"] = [_describe_schema(schema) for schema in written]
     # As it is read back from the file, so that both can be compared.
@@ -89,41 +83,23 @@ def describe(graph: Graph, flow: Flow) -> Record:
 
 def read_checkpoint(path: str) -> Checkpoint:
     """Return what is on disk of a checkpoint. Raise OSError if it cannot be read."""
-    filesystem, root = open_filesystem(path)
     numbers = batch_ids(f"{path}/offsets")
     if not numbers:
         return Checkpoint(path=path)
-    record = _read_json(filesystem, f"{root}/{FILE}")
-    if record is not None and record.get("format") != FORMAT:
-        record = None
-    operators = []
-    for name in sorted((one for one in _names(filesystem, f"{root}/state") if one.isdecimal()), key=int):
-        operators.append(_operator(filesystem, f"{root}/state/{name}/_metadata"))
+    operators = sorted((name for name in list_names(f"{path}/state") if name.isdecimal()), key=int)
     return Checkpoint(
         path=path,
         exists=True,
-        record=record,
-        operators=tuple(operators),
-        partitions=_partitions(filesystem, f"{root}/offsets/{numbers[-1]}"),
+        record=_read_record(path),
+        operators=tuple(_operator(f"{path}/state/{name}/_metadata") for name in operators),
+        partitions=_partitions(path, numbers[-1]),
         has_unfinished_batch=numbers[-1] not in batch_ids(f"{path}/commits"),
     )
 
 
 def write_record(path: str, record: Record) -> None:
-    """Replace the record of a checkpoint, in one step: readers see the old file or the new one."""
-    filesystem, root = open_filesystem(path)
-    data = json.dumps(record, indent=1, sort_keys=True).encode()
-    if not isinstance(filesystem, fs.LocalFileSystem):
-        with filesystem.open_output_stream(f"{root}/{FILE}") as stream:
-            stream.write(data)
-        return
-    os.makedirs(root, exist_ok=True)
-    draft = f"{root}/.{FILE}.{uuid4().hex}"
-    with open(draft, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, f"{root}/{FILE}")
+    """Replace the record of a checkpoint."""
+    replace_file(f"{path}/{FILE}", json.dumps(record, indent=1, sort_keys=True).encode())
 
 
 class FlowRecorder:
@@ -142,44 +118,16 @@ class FlowRecorder:
 
 def checkpoints_in(directory: str) -> list[str]:
     """Return the names of the checkpoints of a pipeline, such as `orders-v1`."""
-    filesystem, root = open_filesystem(directory)
-    return sorted(_names(filesystem, root))
+    return sorted(name for name in list_names(directory) if not name.startswith("."))
 
 
 # -- describing -------------------------------------------------------------------------------------------------------
 
 
-def columns_of(graph: Graph, name: str) -> dict[str, str] | None:
-    """Return names and types of the columns of a source or flow, where they are certain without Spark."""
-    source = graph.declaration.sources.get(name)
-    if source is not None:
-        return _decoded(source)
-    flow = graph.declaration.flows[name]
-    if flow.steps:
-        return None
-    if graph.stores_bytes(flow):
-        return dict(RAW_COLUMNS)
-    source = graph.decodes(flow)
-    if source is not None:
-        return _decoded(source)
-    known = columns_of(graph, flow.input_names[0]) if len(flow.input_names) == 1 else None
-    reads = graph.declaration.flows.get(flow.input_names[0])
-    keyed = reads is not None and reads.table is not None and bool(reads.table.keys)
-    return None if keyed else known
-
-
 def _columns_read(graph: Graph, reader: Flow, name: str) -> dict[str, str] | None:
     """Return the columns of an input as the flow that reads it sees them: decoded, if it decodes them."""
     source = graph.decoded_input(reader, name)
-    return _decoded(source) if source is not None else columns_of(graph, name)
-
-
-def _decoded(source: Source) -> dict[str, str] | None:
-    if not source.columns:
-        return None
-    key_type = source.key_type or ("STRING" if source.key_format == "string" else "BINARY")
-    carried = {**DECODED_COLUMNS, "_key": key_type}
-    return {column.name: column.type for column in source.columns} | carried
+    return decoded_columns(source) if source is not None else graph.column_types(name)
 
 
 def _views(graph: Graph, flow: Flow) -> Iterator[Flow]:
@@ -195,8 +143,8 @@ def _reads(graph: Graph, flow: Flow) -> Iterator[str]:
     names: list[str] = []
     own = {name.lower(): name for name in flow.input_names}
     for step in flow.steps:
-        asked = step.inputs if isinstance(step, PythonStep) else shape_of(step.sql.text).reads
-        names += [own[name.lower()] for name in asked if name.lower() in own]
+        read = step.inputs if isinstance(step, PythonStep) else shape_of(step.sql.text).reads
+        names += [own[name.lower()] for name in read if name.lower() in own]
     for name in names if flow.steps else flow.input_names:
         source, reads = graph.declaration.sources.get(name), graph.declaration.flows.get(name)
         if source is not None:
@@ -266,7 +214,7 @@ def _watermark(graph: Graph, name: str) -> list[Any] | None:
 
 def _written_table(graph: Graph, flow: Flow) -> tuple[str, TableSink] | None:
     """Return the zone and the table that a flow writes."""
-    target = graph.declaration.flows.get(flow.append_to.name) if flow.append_to is not None else flow
+    target = graph.declaration.flows.get(flow.target)
     return (target.zone, target.table) if target is not None and target.table is not None else None
 
 
@@ -285,35 +233,19 @@ def _describe_table(zone: str, table: TableSink) -> dict[str, Any]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _names(filesystem: fs.FileSystem, directory: str) -> list[str]:
-    found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-    return [info.base_name for info in found if not info.base_name.startswith(".")]
-
-
-def _read_text(filesystem: fs.FileSystem, path: str) -> str | None:
+def _read_record(path: str) -> Record | None:
+    """Return the record of a checkpoint; None if it has none, or one of another format."""
     try:
-        with filesystem.open_input_stream(path, compression=None) as stream:
-            return bytes(stream.read()).decode()
-    except (FileNotFoundError, UnicodeDecodeError):
-        return None
-
-
-def _read_json(filesystem: fs.FileSystem, path: str) -> dict[str, Any] | None:
-    text = _read_text(filesystem, path)
-    try:
-        found = json.loads(text) if text is not None else None
+        record = json.loads(read_file(f"{path}/{FILE}") or b"null")
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) and record.get("format") == FORMAT else None
 
 
-def _operator(filesystem: fs.FileSystem, directory: str) -> str:
+def _operator(directory: str) -> str:
     """Return Spark's name of a stateful operator; `state` if its metadata has another form than expected."""
-    for path in (
-        f"{directory}/metadata",
-        *(f"{directory}/v2/{name}" for name in _names(filesystem, f"{directory}/v2")),
-    ):
-        for line in (_read_text(filesystem, path) or "").splitlines():
+    for name in ("metadata", *(f"v2/{name}" for name in list_names(f"{directory}/v2"))):
+        for line in (read_file(f"{directory}/{name}") or b"").splitlines():
             try:
                 return str(json.loads(line)["operatorInfo"]["operatorName"])
             except (ValueError, KeyError, TypeError):
@@ -321,9 +253,8 @@ def _operator(filesystem: fs.FileSystem, directory: str) -> str:
     return "state"
 
 
-def _partitions(filesystem: fs.FileSystem, path: str) -> int | None:
-    lines = (_read_text(filesystem, path) or "").splitlines()
+def _partitions(path: str, number: int) -> int | None:
     try:
-        return int(json.loads(lines[1])["conf"]["spark.sql.shuffle.partitions"])
+        return int(json.loads((read_offset_lines(path, number) or [])[1])["conf"]["spark.sql.shuffle.partitions"])
     except (IndexError, ValueError, KeyError, TypeError):
         return None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from ottla.model.types import TopicPartition
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
@@ -60,7 +60,8 @@ class Restarts:
     attempts_max: int = 3
 
     def wait_s(self, failures: int) -> float:
-        """
+        """Return the pause before the next start, after so many failures in a row.
+
         >>> [Restarts().wait_s(failures) for failures in (1, 2, 3, 10)]
         [1.0, 2.0, 4.0, 60.0]
         """
@@ -94,12 +95,14 @@ class Running(Protocol):
     def failure(self) -> BaseException | None:
         """Return why it has ended; None if it continues or is complete."""
 
-    def ended(self) -> bool: ...
+    def ended(self) -> bool:
+        """Return whether it does not run any more."""
 
     def settled(self) -> bool:
         """Return whether everything that it needs has been started."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop it, and wait for its end for at most a minute."""
 
 
 class SupervisedFlow:
@@ -126,7 +129,7 @@ class SupervisedFlow:
         self.scans = 1
 
     def look(self, now: float, *, may_start: bool) -> None:
-        """Start the flow if that is due; note that it has ended or failed."""
+        """Start the flow if it is time, or update its state if it has ended or failed."""
         running = self._running
         if self.status.state in ("done", "failed"):
             return
@@ -248,8 +251,7 @@ class StreamRun:
             supervised.count(number, batches.write(rows, number))
 
         stream = work.rows.writeStream.foreachBatch(write).queryName(flow.name).option("checkpointLocation", checkpoint)
-        stream = stream.outputMode("update" if flow.emit == "changes" else "append")
-        return stream.trigger(**trigger_options(supervised.trigger)).start()
+        return start_query(stream, flow, supervised.trigger)
 
     def ended(self) -> bool:
         if not self._started.done():
@@ -327,7 +329,13 @@ def refresh_view(session: Session, flow: Flow) -> Counts:
     return writer.write(work.rows, Batch(flow.name, 0))
 
 
-def trigger_options(trigger: Trigger) -> dict[str, Any]:
+def start_query(stream: DataStreamWriter, flow: Flow, trigger: Trigger) -> StreamingQuery:
+    """Start a query in the output mode of a flow, with this trigger."""
+    stream = stream.outputMode("update" if flow.emit == "changes" else "append")
+    return stream.trigger(**_trigger_options(trigger)).start()
+
+
+def _trigger_options(trigger: Trigger) -> dict[str, Any]:
     """Return the arguments of `DataStreamWriter.trigger`."""
     if trigger.kind == "once":
         return {"once": True}

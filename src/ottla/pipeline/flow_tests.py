@@ -203,7 +203,7 @@ def read_rows(name: str, data: bytes) -> Rows:
     elif name.endswith(".json"):
         rows = json.loads(text, parse_float=Decimal)
     elif name.endswith((".jsonl", ".ndjson")):
-        rows = [json.loads(line, parse_float=Decimal) for line in text.splitlines() if line.strip()]
+        rows = [json.loads(line, parse_float=Decimal) for line in text.split("\n") if line.strip()]
     else:
         raise ValueError("its name ends in none of .csv, .json, .jsonl, .ndjson")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -220,7 +220,7 @@ def plain_value(node: Node) -> Any:
     if node.kind == "list":
         return [plain_value(item) for item in node.items]
     if node.kind == "flag":
-        return node.text.lower() in ("true", "yes", "on")
+        return node.is_true
     if node.kind == "nothing":
         return None
     return _number(node.text) if node.kind == "number" else node.text

@@ -7,7 +7,8 @@ A record can also be given as bytes, to see what becomes of one that cannot be d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -99,7 +100,8 @@ def given_records(
         own = {name: value for name, value in row.items() if name not in about}
         renamed = {name: value for name, value in about.items() if name != "_key"}
         if "_key" in about:
-            renamed["key"] = _given_key(at, about["_key"], encode_key)
+            with _in_row(at, "_key: "):
+                renamed["key"] = encode_key(about["_key"])
         record = _row(at, renamed, RAW_SCHEMA, source.topic)
         if format is None or ("value" in own and "value" not in fields.names):
             record["value"] = _record_value(at, own)
@@ -140,13 +142,6 @@ def json_text(value: Any) -> str:
     return json.dumps(value)
 
 
-def _given_key(at: int, key: Any, encode_key: Callable[[Any], Any]) -> Any:
-    try:
-        return encode_key(key)
-    except (BadValue, SchemaRefused) as bad:
-        raise BadValue(f"row {at + 1}: _key: {bad}") from None
-
-
 def _is_about_record(name: str, fields: StructType) -> bool:
     """Return whether a column belongs to the record and not to its value."""
     return name.startswith("_") or (name in ("key", "headers") and name not in fields.names)
@@ -159,10 +154,8 @@ def _record_value(at: int, own: Mapping[str, Any]) -> bytes | None:
     value = own.get("value")
     if isinstance(value, list) or (isinstance(value, Mapping) and list(value) != ["base64"]):
         return json_text(value).encode()
-    try:
+    with _in_row(at, "value: "):
         converted: bytes | None = convert_value(value, BinaryType())
-    except BadValue as bad:
-        raise BadValue(f"row {at + 1}: value: {bad}") from None
     return converted
 
 
@@ -195,7 +188,14 @@ def _row(at: int, row: Mapping[str, Any], schema: StructType, topic: str) -> dic
 
 
 def _checked(at: int, row: Mapping[str, Any], schema: StructType) -> dict[str, Any]:
-    try:
+    with _in_row(at):
         return convert_row(row, schema)
-    except BadValue as bad:
-        raise BadValue(f"row {at + 1}: {bad}") from None
+
+
+@contextmanager
+def _in_row(at: int, part: str = "") -> Iterator[None]:
+    """Name the row, and the part of it, in errors of the block. Raise BadValue."""
+    try:
+        yield
+    except (BadValue, SchemaRefused) as bad:
+        raise BadValue(f"row {at + 1}: {part}{bad}") from None

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from ottla.pipeline.declaration import Declaration, Flow, Input, Source, TableSink, TopicSink, Watermark
-from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS, TIMESTAMP
+from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS, RECORD_COLUMNS, TIMESTAMP
 from ottla.pipeline.problems import Place, Problems, suggestion
 from ottla.pipeline.zone_rules import SOURCES, Zones, may_decode, may_read
 from ottla.spark.table_schema import CHANGE_TYPE, HISTORY_COLUMNS
@@ -18,7 +18,7 @@ from ottla.spark.table_schema import CHANGE_TYPE, HISTORY_COLUMNS
 
 @dataclass(slots=True)
 class Graph:
-    """The graph of a declaration. Names that lead nowhere have no edge."""
+    """The graph of a declaration. Names in `from` that do not exist have no edge."""
 
     declaration: Declaration
     #: flows whose zone could not be read; rules that depend on it are not checked
@@ -29,8 +29,8 @@ class Graph:
     cycles: tuple[tuple[str, ...], ...] = field(init=False)
     #: flows, each after everything that it reads; those on a cycle are left out
     order: tuple[str, ...] = field(init=False)
-    #: known columns and watermarks of each flow; filled in the order of the graph
-    _columns: dict[str, tuple[str, ...] | None] = field(init=False, default_factory=dict)
+    #: known columns of each flow, with "" for a type that only Spark knows; filled in the order of the graph
+    _columns: dict[str, dict[str, str] | None] = field(init=False, default_factory=dict)
     _watermarks: dict[str, Watermark | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,8 +47,8 @@ class Graph:
         self.order, self.cycles = _sort(self.inputs)
         self._watermarks = {source.name: source.watermark for source in self.declaration.sources.values()}
         for name in self.order:
-            brought = (self._watermarks[one] for one in self.inputs[name])
-            self._watermarks[name] = flows[name].watermark or next((one for one in brought if one is not None), None)
+            of_inputs = (self._watermarks[one] for one in self.inputs[name])
+            self._watermarks[name] = flows[name].watermark or next((one for one in of_inputs if one is not None), None)
             self._columns[name] = self._find_columns(flows[name])
 
     def zone_of(self, name: str) -> str:
@@ -113,26 +113,43 @@ class Graph:
 
     def result_columns(self, name: str) -> tuple[str, ...] | None:
         """Return the columns of the rows of a flow; None if they are not certain, because it has steps."""
-        return self._columns.get(name)
+        columns = self._columns.get(name)
+        return None if columns is None else tuple(columns)
+
+    def column_types(self, name: str) -> dict[str, str] | None:
+        """Return names and types of the columns of a source or flow, where they are certain without Spark."""
+        source = self.declaration.sources.get(name)
+        columns = self._columns.get(name) if source is None else decoded_columns(source)
+        return None if columns is None or "" in columns.values() else columns
 
     def watermark_of(self, name: str) -> Watermark | None:
         """Return the watermark of the rows of a source or flow: its own, or the first one of its inputs."""
         return self._watermarks.get(name)
 
-    def _find_columns(self, flow: Flow) -> tuple[str, ...] | None:
+    def _find_columns(self, flow: Flow) -> dict[str, str] | None:
         if flow.steps or flow.name in self.unzoned:
             return None
         if self.stores_bytes(flow):
-            return tuple(RAW_COLUMNS)
+            return dict(RAW_COLUMNS)
         source = self.decodes(flow)
         if source is not None:
-            return (*(column.name for column in source.columns), *DECODED_COLUMNS) if source.columns else None
+            return decoded_columns(source)
         return self._columns_read(flow.input_names[0]) if len(flow.input_names) == 1 else None
 
-    def _columns_read(self, name: str) -> tuple[str, ...] | None:
-        """Return the columns that readers of a flow get: a keyed table has some that its rows have not."""
+    def _columns_read(self, name: str) -> dict[str, str] | None:
+        """Return the columns that readers of a flow get: a keyed table has some that its rows do not have."""
         columns, flow = self._columns.get(name), self.declaration.flows.get(name)
-        return columns if columns is None or flow is None else stored_columns(flow, columns)
+        if columns is None or flow is None:
+            return columns
+        return {each: columns.get(each, "") for each in stored_columns(flow, tuple(columns))}
+
+
+def decoded_columns(source: Source) -> dict[str, str] | None:
+    """Return names and types of the columns of decoded records; None if only the decoder knows them."""
+    if not source.columns:
+        return None
+    key_type = source.key_type or ("STRING" if source.key_format == "string" else "BINARY")
+    return {column.name: column.type for column in source.columns} | DECODED_COLUMNS | {"_key": key_type}
 
 
 def stored_columns(flow: Flow, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -143,6 +160,19 @@ def stored_columns(flow: Flow, columns: tuple[str, ...]) -> tuple[str, ...]:
     own = tuple(name for name in columns if name != CHANGE_TYPE)
     history = HISTORY_COLUMNS if flow.table.history else ()
     return (*own, *history, *((CHANGE_TYPE,) if flow.table.feeds_deletes else ()))
+
+
+def sequence_of(sink: TableSink, columns: Collection[str], *, emits_changes: bool) -> tuple[str, ...]:
+    """Return the columns that order the rows of one key in a table; empty if the later batch decides.
+
+    After `sequence_by` comes the position of the record, so that two records never tie. Results that change with each
+    batch have no position: a later one is newer.
+    """
+    if emits_changes:
+        return sink.sequence_by
+    position = (TIMESTAMP, *reversed(RECORD_COLUMNS))
+    given = {name.lower() for name in sink.sequence_by}
+    return (*sink.sequence_by, *(name for name in position if name in columns and name not in given))
 
 
 def check_graph(graph: Graph, problems: Problems) -> None:
@@ -167,7 +197,7 @@ def check_graph(graph: Graph, problems: Problems) -> None:
 
 
 def _check_names(graph: Graph, problems: Problems) -> None:
-    # SQL does not tell capitals from small letters, and neither do some file systems.
+    # SQL ignores the case of names, and so do some file systems.
     seen: dict[str, Source | Flow] = {}
     everything: list[Source | Flow] = [*graph.declaration.sources.values(), *graph.declaration.flows.values()]
     for one in everything:
@@ -190,11 +220,9 @@ def _check_outputs(graph: Graph, problems: Problems) -> None:
         outputs: list[tuple[str, str, Place]] = [
             (flow.zone, sink.name, sink.place) for sink in flow.sinks if isinstance(sink, TableSink)
         ]
-        for room, side in (("quarantine", flow.quarantine), ("late", flow.late_rows)):
-            if side is not None and side.table:
-                outputs.append((room, side.table, side.place))
-        for room, table, place in outputs:
-            first = tables.setdefault((room, table.lower()), flow.name)
+        outputs += [(directory, side.table, side.place) for directory, side in flow.side_outputs if side.table]
+        for directory, table, place in outputs:
+            first = tables.setdefault((directory, table.lower()), flow.name)
             if first != flow.name:
                 what = f"the table {table!r} is already written by flow {first!r}"
                 problems.add(place, what, f"rename it, or write append_to: {first} instead of 'to'")
@@ -204,9 +232,7 @@ def _check_topics(graph: Graph, problems: Problems) -> None:
     """Add a problem if two flows write a topic with different settings: either of them may create it."""
     written: dict[str, tuple[str, TopicSink]] = {}
     for flow in graph.declaration.flows.values():
-        for sink in flow.sinks:
-            if not isinstance(sink, TopicSink):
-                continue
+        for sink in flow.topics:
             first, other = written.setdefault(sink.topic, (flow.name, sink))
             if (sink.partitions, sink.config) != (other.partitions, other.config):
                 what = f"flow {flow.name!r} makes the topic {sink.topic!r} other than flow {first!r} does"
@@ -273,7 +299,7 @@ def _check_append(graph: Graph, flow: Flow, problems: Problems) -> None:
             for one in graph.declaration.flows.values()
             if one.zone == flow.zone and one.table and one is not flow
         ]
-        what = f"flow {flow.name!r} appends to {flow.append_to.name!r}, which is no flow"
+        what = f"flow {flow.name!r} appends to {flow.append_to.name!r}, which is not a flow"
         problems.add(place, what, suggestion(flow.append_to.name, tables, none="declare that flow first"))
     elif target.kind != "table" or target.table is None:
         what = f"flow {flow.name!r} appends to {target.name!r}, which has no table that rows are added to"
@@ -284,13 +310,11 @@ def _check_append(graph: Graph, flow: Flow, problems: Problems) -> None:
 
 
 def _check_own_topics(graph: Graph, flow: Flow, problems: Problems) -> None:
-    """A topic that a flow both stands on and writes is a cycle as well, through the broker."""
-    written = [(sink.topic, sink.place) for sink in flow.sinks if isinstance(sink, TopicSink)]
-    for side in (flow.quarantine, flow.late_rows):
-        if side is not None and side.topic:
-            written.append((side.topic, side.place))
-    stands_on = graph.sources_of(flow.name) if written else ()
-    topics = {graph.declaration.sources[name].topic: name for name in stands_on}
+    """Add a problem if a flow writes a topic that its own rows come from: a cycle through the broker."""
+    written = [(sink.topic, sink.place) for sink in flow.topics]
+    written += [(side.topic, side.place) for _, side in flow.side_outputs if side.topic]
+    sources = graph.sources_of(flow.name) if written else ()
+    topics = {graph.declaration.sources[name].topic: name for name in sources}
     for topic, place in written:
         if topic in topics:
             what = (
@@ -303,7 +327,7 @@ def _check_watermark(graph: Graph, flow: Flow, problems: Problems) -> None:
     columns = graph.result_columns(flow.name)
     mark = flow.watermark
     if mark is not None and columns is not None and mark.column not in columns:
-        what = f"flow {flow.name!r}: the watermark's column {mark.column!r} is no column of the rows"
+        what = f"flow {flow.name!r}: the watermark's column {mark.column!r} is not a column of the rows"
         problems.add(mark.place, what, suggestion(mark.column, columns, none="declare a schema first"))
 
 
@@ -324,7 +348,7 @@ def _check_source(graph: Graph, source: Source, problems: Problems) -> None:
 
 
 def _sort(inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Flows behind their inputs, and the cycles among the rest."""
+    """Return the flows, each after its inputs, and the cycles. Flows on a cycle or after one are in no order."""
     waits = {name: {one for one in reads if one in inputs} for name, reads in inputs.items()}
     readers: dict[str, list[str]] = {name: [] for name in inputs}
     for name, reads in waits.items():
@@ -341,7 +365,7 @@ def _sort(inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[tu
 
 
 def _cycles(left: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """One way around for each knot; what only stands behind a cycle is on none."""
+    """Yield one cycle of each group of flows that read each other. `left` has the inputs of flows without an order."""
     visited: set[str] = set()
     for start in left:
         path: dict[str, None] = {}

@@ -17,7 +17,7 @@ _CODES: Final = {"#": "#35;", "&": "#amp;", "<": "#lt;", ">": "#gt;", '"': "#quo
 
 
 class Box(NamedTuple):
-    """A source, flow or topic: its id in the text, its name and details, and the frame that it stands in."""
+    """A source, flow or topic: its id in the text, its name and details, and the frame around it."""
 
     id: str
     lines: tuple[str, ...]
@@ -35,7 +35,7 @@ def _lines(graph: Graph) -> Iterator[str]:
     flows = [declaration.flows[name] for name in graph.order]
     # Several flows may write one topic; the first of them says its format.
     topics: dict[str, TopicSink] = {}
-    for sink in (sink for flow in flows for sink in _topics(flow)):
+    for sink in (sink for flow in flows for sink in flow.topics):
         topics.setdefault(sink.topic, sink)
     ids = {topic: f"topic_{number}" for number, topic in enumerate(topics, 1)}
     boxes = [_source_box(source) for source in declaration.sources.values()]
@@ -54,15 +54,11 @@ def _lines(graph: Graph) -> Iterator[str]:
         yield from (f"  {_id(graph, name)} --> flow_{flow.name}" for name in flow.input_names)
         if flow.append_to is not None:
             yield f"  flow_{flow.name} --> flow_{flow.append_to.name}"
-        yield from (f"  flow_{flow.name} --> {ids[sink.topic]}" for sink in _topics(flow))
+        yield from (f"  flow_{flow.name} --> {ids[sink.topic]}" for sink in flow.topics)
     views = [f"flow_{flow.name}" for flow in flows if flow.kind == "view"]
     if views:
         yield "  classDef view stroke-dasharray: 5 4"
         yield f"  class {','.join(views)} view"
-
-
-def _topics(flow: Flow) -> list[TopicSink]:
-    return [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
 
 
 def _id(graph: Graph, name: str) -> str:

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from ottla.pipeline.declaration import Declaration, Flow, Source
-from ottla.pipeline.graph import stored_columns
+from ottla.pipeline.graph import sequence_of, stored_columns
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.lineage import OFFSET, PARTITION, TIMESTAMP, TOPIC
-from ottla.pipeline.merging import MergeRefused, sequence_of
+from ottla.pipeline.merging import MergeRefused
 from ottla.pipeline.source_options import cluster_options, source_options
 from ottla.pipeline.zones import TABLE_FORMAT, TOPIC_FORMAT
 from ottla.spark.options import ReadOptions
@@ -72,7 +72,7 @@ class Inputs:
             if self.location(flow).local:
                 os.makedirs(uri, exist_ok=True)
             return self._spark.readStream.schema(schema).parquet(uri)
-        # A backfill replaces rows that were read before, and computes all flows behind them again itself.
+        # A backfill replaces rows that were read before, and recomputes all flows that read them.
         reader = self._spark.readStream.format(TABLE_FORMAT).schema(schema).option("skipChangeCommits", "true")
         if flow.table.keys:
             reader = reader.option("readChangeFeed", "true")

@@ -45,7 +45,7 @@ PARTITION_PARTS = ("year", "month", "day", "hour")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: what may stand under it, what it means, and what holds without it."""
+    """One key: its possible values, its meaning, and its default."""
 
     name: str
     #: what is written there, in words

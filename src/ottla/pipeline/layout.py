@@ -13,9 +13,6 @@ from typing import Self
 
 from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn
 
-QUARANTINE = "quarantine"
-LATE = "late"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -33,8 +30,9 @@ class Layout:
             checkpoints=resolve(declaration, declaration.checkpoints),
         )
 
-    def table(self, room: str, name: str) -> str:
-        return f"{self.storage}/{room}/{name}"
+    def table(self, directory: str, name: str) -> str:
+        """Return the path of a table in a zone, in `quarantine` or in `late`."""
+        return f"{self.storage}/{directory}/{name}"
 
     def checkpoint(self, flow: Flow) -> str:
         return f"{self.checkpoints}/{self.pipeline}/{flow.name}-v{flow.version}"

@@ -1,13 +1,13 @@
 """Lineage: every row of every zone can be traced to the records it came from.
 
-A row that comes from one record carries where that record lies: `_topic`, `_partition`, `_offset`. So it is in raw,
-staging and trusted, and in refined where rows are only filtered or reshaped.
+A row that comes from one record has the position of that record: `_topic`, `_partition`, `_offset`. All rows in raw,
+staging and trusted have these columns, and rows in refined that were only filtered or reshaped.
 
-A row that comes from several records, by a join or an aggregate, carries `_lineage` instead: a list with one entry per
-partition that contributed, `{topic, partition, first, last}`. Bounds were chosen over a list of offsets, because the
-state of a window then grows with partitions and not with rows. In an aggregate, `first` and `last` are the least and
-greatest offset over all records of that input in the group: every contributing record lies in one of these partitions
-between these offsets, and the trusted table has them, to be filtered by the row's own keys.
+A row that comes from several records, by a join or an aggregate, has `_lineage` instead: a list with one entry for each
+partition that contributed, `{topic, partition, first, last}`. It has bounds instead of a list of offsets, so that the
+state of a window grows with partitions and not with rows. In an aggregate, `first` and `last` are the smallest and the
+largest offset of the records of that input in the group. Every record that contributed is in one of these partitions
+between these offsets. To find it, filter the trusted table by partition, offsets and the keys of the row.
 
 Three functions write that in a query. They are expanded before Spark sees the query:
 
@@ -15,7 +15,7 @@ Three functions write that in a query. They are expanded before Spark sees the q
 - `lineage_range(a, b)`: an aggregate over rows of `a` and `b`
 - `lineage_union(a)`: an aggregate over rows that have `_lineage` themselves
 
-Without names in the parentheses the columns are taken as they stand.
+Without names in the parentheses, the columns have no table in front.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTITION = "_partition"
 OFFSET = "_offset"
 TIMESTAMP = "_timestamp"
 LINEAGE = "_lineage"
-#: what a row that comes from one record carries
+#: columns with the position of the record that a row comes from
 RECORD_COLUMNS = (TOPIC, PARTITION, OFFSET)
 
 #: columns of a raw table, in order, with their types
@@ -44,7 +44,7 @@ RAW_COLUMNS = {
     TIMESTAMP: "TIMESTAMP",
     "_timestamp_type": "INT",
 }
-#: what decoding adds behind the fields of the schema
+#: columns that decoding adds after the fields of the schema
 DECODED_COLUMNS = {"_key": "BINARY", TOPIC: "STRING", PARTITION: "INT", OFFSET: "BIGINT", TIMESTAMP: "TIMESTAMP"}
 
 _ROW = "struct({0}_topic AS topic, {0}_partition AS partition, {0}_offset AS first, {0}_offset AS last)"
@@ -79,7 +79,7 @@ def expand_lineage(sql: str) -> str:
 
 
 def expand(sql: str) -> Expanded:
-    """Return the same together with the parts that were replaced.
+    """Return the query as Spark reads it, together with the parts that were replaced.
 
     >>> query = expand("SELECT lineage_union(o) AS _lineage, x FROM o")
     >>> query.written_at(query.text.index("x FROM"))
@@ -102,7 +102,7 @@ def expand(sql: str) -> Expanded:
 
 
 def lineage_flaws(sql: str) -> list[Flaw]:
-    """Calls of the lineage functions that cannot be expanded."""
+    """Return the calls of lineage functions that cannot be expanded."""
     tokens, _ = tokenize(sql)
     return [
         Flaw(token.position, f"{token.text} takes names of tables and nothing else", f"write {token.text}(orders)")
@@ -127,13 +127,13 @@ def _call_at(tokens: list[Token], at: int) -> tuple[list[str], Token] | None:
     inside = tokens[at + 2 :]
     if inside and inside[0].is_sign(")"):
         return names, inside[0]
-    for name, behind in zip(inside[::2], inside[1::2], strict=False):
+    for name, following in zip(inside[::2], inside[1::2], strict=False):
         if name.kind not in ("word", "quoted"):
             return None
         names.append(f"`{name.text}`." if name.kind == "quoted" else f"{name.text}.")
-        if behind.is_sign(")"):
-            return names, behind
-        if not behind.is_sign(","):
+        if following.is_sign(")"):
+            return names, following
+        if not following.is_sign(","):
             return None
     return None
 

@@ -23,7 +23,7 @@ from ottla.pipeline.reading import DeclarationReader
 #: the top file of a project directory: the first of these that exists
 TOP_FILES = ("pipeline.yaml", "pipeline.yml", "pipeline.py")
 _SCHEMA_BYTES_MAX = 1024 * 1024
-#: on modules that were loaded here, and may give way to another of the same name
+#: set on modules that were loaded here: another file of the same name may replace them
 _MARK = "__ottla_pipeline__"
 
 
@@ -126,7 +126,7 @@ def _import_file(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         place = Place(error.filename or path, error.lineno or 1, error.offset or 1)
-        raise BadDeclaration([Problem(place, f"this is no Python: {error.msg}", "correct the line")]) from None
+        raise BadDeclaration([Problem(place, f"this is not Python: {error.msg}", "correct the line")]) from None
     except ImportError as error:
         what = f"a module cannot be imported: {error}"
         raise BadDeclaration([Problem(Place(path), what, "install it, or put it beside this file")]) from None

@@ -24,23 +24,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from deltalake.exceptions import DeltaError
-from pyarrow import fs
 
 from ottla.env.tasks import keep_thread
 from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import Compaction, Declaration, Vacuum
 from ottla.pipeline.duration import format_duration
-from ottla.pipeline.layout import LATE, QUARANTINE, Layout
+from ottla.pipeline.layout import Layout
 from ottla.spark import maintenance
-from ottla.spark.batch_manifest import DIRECTORY as MANIFESTS
-from ottla.spark.batch_manifest import Manifest
-from ottla.spark.source_offsets import batch_ids
-from ottla.spark.staging import open_filesystem
+from ottla.spark.batch_manifest import Manifest, ManifestFiles
+from ottla.spark.source_offsets import HEADER_LINES, batch_ids, read_offset_lines
+from ottla.spark.stored_files import list_names, open_filesystem
 from ottla.spark.table_location import TableLocation
-from ottla.spark.table_log import snapshot_files
+from ottla.spark.table_log import read_actions, snapshot_files
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -92,9 +90,10 @@ def tables_of(declaration: Declaration, layout: Layout) -> Iterator[Table]:
             path = f"{flow.zone}/{sink.name}"
             location = TableLocation.at(layout.table(flow.zone, sink.name))
             yield Table(name=path, location=location, compact=sink.compact, vacuum=sink.vacuum)
-        for zone, side in ((QUARANTINE, flow.quarantine), (LATE, flow.late_rows)):
-            if side is not None and side.table and flow.kind != "view":
-                yield Table(name=f"{zone}/{side.table}", location=TableLocation.at(layout.table(zone, side.table)))
+        for directory, side in flow.side_outputs if flow.kind != "view" else ():
+            if side.table:
+                location = TableLocation.at(layout.table(directory, side.table))
+                yield Table(name=f"{directory}/{side.table}", location=location)
 
 
 def retention_needed(declaration: Declaration, layout: Layout, table: Table, now_ms: int) -> tuple[int, Need | None]:
@@ -247,8 +246,7 @@ def _checkpoints(declaration: Declaration, layout: Layout) -> Iterator[tuple[str
     streams = [flow for flow in declaration.flows.values() if flow.kind == "table"]
     for flow in streams:
         yield f"flow {flow.name}", layout.checkpoint(flow)
-    filesystem, root = open_filesystem(f"{layout.storage}/_backfill")
-    for run in _names(filesystem, root):
+    for run in list_names(f"{layout.storage}/_backfill"):
         scratch = layout.scratch(run)
         for flow in streams:
             yield f"a backfill of flow {flow.name}", scratch.checkpoint(flow)
@@ -260,25 +258,19 @@ def _read_progress(checkpoint: str) -> tuple[int | None, list[str], Manifest | N
     If no batch is complete, the first one is repeated from the version that the table had then. In this case the first
     value is the time when it was planned, and the offsets are those at its end; else the first value is None.
     """
-    filesystem, root = open_filesystem(checkpoint)
     planned = batch_ids(f"{checkpoint}/offsets")
     if not planned:
         return None, [], None
     complete = [one for one in batch_ids(f"{checkpoint}/commits") if one in planned]
     number = max(complete, default=min(planned))
-    lines = (_read(filesystem, f"{root}/offsets/{number}") or "").splitlines()[2:]
+    lines = (read_offset_lines(checkpoint, number) or [])[HEADER_LINES:]
     started_ms = None
     if not complete:
-        info = filesystem.get_file_info(f"{root}/offsets/{number}")
-        started_ms = (info.mtime_ns or 0) // 1_000_000
-    manifest = None
-    names = (name.removesuffix(".json") for name in _names(filesystem, f"{root}/{MANIFESTS}"))
-    pinned = [int(name) for name in names if name.isdecimal()]
-    if pinned:
-        text = _read(filesystem, f"{root}/{MANIFESTS}/{max(pinned)}.json")
-        with suppress(ValueError, KeyError, TypeError):
-            manifest = Manifest.from_json((text or "").encode())
-    return started_ms, lines, manifest
+        filesystem, path = open_filesystem(f"{checkpoint}/offsets/{number}")
+        started_ms = (filesystem.get_file_info(path).mtime_ns or 0) // 1_000_000
+    with suppress(ValueError, KeyError, TypeError):
+        return started_ms, lines, ManifestFiles(checkpoint).newest()
+    return started_ms, lines, None
 
 
 def _versions_read(lines: Iterable[str], table_id: str) -> Iterator[int]:
@@ -304,21 +296,7 @@ class _CommitTimes:
     def after(self, version: int) -> int:
         """Return when the first commit after a version was made; now if there is none."""
         for one in range(version + 1, self._latest + 1):
-            text = _read(self._files, f"_delta_log/{one:020}.json")
-            for line in (text or "").splitlines():
-                action: dict[str, Any] = json.loads(line) if line.strip() else {}
+            for action in read_actions(self._files, one) or ():
                 if "commitInfo" in action and "timestamp" in action["commitInfo"]:
                     return int(action["commitInfo"]["timestamp"])
         return self._now_ms
-
-
-def _names(filesystem: fs.FileSystem, directory: str) -> list[str]:
-    return [one.base_name for one in filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))]
-
-
-def _read(filesystem: fs.FileSystem, path: str) -> str | None:
-    try:
-        with filesystem.open_input_stream(path, compression=None) as stream:
-            return bytes(stream.read()).decode()
-    except FileNotFoundError:
-        return None

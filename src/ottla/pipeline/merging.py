@@ -22,7 +22,6 @@ from pyspark.sql.types import DateType, IntegerType, StructField, StructType
 from ottla.model.errors import OttlaError
 from ottla.pipeline.declaration import TableSink
 from ottla.pipeline.layout import partition_name
-from ottla.pipeline.lineage import RECORD_COLUMNS, TIMESTAMP
 from ottla.pipeline.plan import quoted
 from ottla.spark.key_ranges import KeyedFile, keyed_files
 from ottla.spark.keyed_merge import DELETE, ORIGIN, ROW, TABLE, TOMBSTONE, MergeRule
@@ -64,21 +63,8 @@ class KeyedTable:
 
     location: TableLocation
     sink: TableSink
-    #: see `sequence_of`
+    #: see `graph.sequence_of`
     sequence: tuple[str, ...]
-
-
-def sequence_of(sink: TableSink, columns: Iterable[str], *, emits_changes: bool) -> tuple[str, ...]:
-    """Return the columns that order the rows of one key; empty if the later batch decides.
-
-    Behind `sequence_by` comes the position of the record, so that two records never tie. Results that change with each
-    batch have no position: a later one is newer.
-    """
-    if emits_changes:
-        return sink.sequence_by
-    position = (TIMESTAMP, *reversed(RECORD_COLUMNS))
-    given = {name.lower() for name in sink.sequence_by}
-    return (*sink.sequence_by, *(name for name in position if name in columns and name not in given))
 
 
 def merge_rows(rows: DataFrame, table: KeyedTable, batch: TableBatch) -> None:

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from ottla.client.protocol.metadata import parse_bootstrap
 from ottla.pipeline.column_lineage import column_lineage
-from ottla.pipeline.declaration import Declaration, Flow, SqlStep, TopicSink
+from ottla.pipeline.declaration import Declaration, Flow, SqlStep
 from ottla.pipeline.graph import Graph
-from ottla.pipeline.layout import LATE, QUARANTINE, Layout
+from ottla.pipeline.layout import Layout
 from ottla.pipeline.lineage import DECODED_COLUMNS, RAW_COLUMNS
 from ottla.pipeline.status import FlowStatus, RunStatus
 
@@ -60,7 +60,8 @@ class FlowDatasets:
 
 
 def topic_dataset(brokers: str, topic: str) -> Dataset:
-    """
+    """Return the dataset of a topic: its namespace is the first broker.
+
     >>> topic_dataset("b1:9092,b2:9092", "orders")
     Dataset(namespace='kafka://b1:9092', name='orders')
     """
@@ -69,7 +70,8 @@ def topic_dataset(brokers: str, topic: str) -> Dataset:
 
 
 def table_dataset(path: str) -> Dataset:
-    """
+    """Return the dataset of a table in a directory or in an object store.
+
     >>> table_dataset("/lake/raw/orders"), table_dataset("s3://bucket/lake/raw/orders")
     (Dataset(namespace='file', name='/lake/raw/orders'), Dataset(namespace='s3://bucket', name='lake/raw/orders'))
     """
@@ -85,15 +87,15 @@ def datasets_of(graph: Graph, layout: Layout, flow: Flow) -> FlowDatasets:
     """Return what a flow reads, by way of views as well, and what it writes."""
     declaration = graph.declaration
     inputs = tuple(dict.fromkeys(_read_datasets(graph, layout, flow)))
-    target = declaration.flows[flow.append_to.name] if flow.append_to is not None else flow
-    outputs = [topic_dataset(declaration.brokers, sink.topic) for sink in flow.sinks if isinstance(sink, TopicSink)]
+    target = declaration.flows[flow.target]
+    outputs = [topic_dataset(declaration.brokers, sink.topic) for sink in flow.topics]
     if target.table is not None:
         outputs.insert(0, table_dataset(layout.table(target.zone, target.table.name)))
     results = len(outputs)
-    for zone, side in ((QUARANTINE, flow.quarantine), (LATE, flow.late_rows)):
-        if side is not None and side.table:
-            outputs.append(table_dataset(layout.table(zone, side.table)))
-        elif side is not None and side.topic:
+    for directory, side in flow.side_outputs:
+        if side.table:
+            outputs.append(table_dataset(layout.table(directory, side.table)))
+        elif side.topic:
             outputs.append(topic_dataset(declaration.brokers, side.topic))
     same = _same_columns(graph, flow) if len(inputs) == 1 else {}
     views = {name for name in flow.input_names if name in declaration.flows and declaration.flows[name].kind == "view"}
@@ -103,16 +105,12 @@ def datasets_of(graph: Graph, layout: Layout, flow: Flow) -> FlowDatasets:
 
 def _read_datasets(graph: Graph, layout: Layout, flow: Flow) -> Iterator[Dataset]:
     declaration = graph.declaration
-    for name in flow.input_names:
+    for _, name in graph.reads_through_views(flow):
         source = declaration.sources.get(name)
         if source is not None:
             yield topic_dataset(declaration.brokers, source.topic)
-            continue
-        reads = declaration.flows[name]
-        if reads.kind == "view":
-            yield from _read_datasets(graph, layout, reads)
-        elif reads.table is not None:
-            yield table_dataset(layout.table(reads.zone, reads.table.name))
+        elif (table := declaration.flows[name].table) is not None:
+            yield table_dataset(layout.table(declaration.flows[name].zone, table.name))
 
 
 def _same_columns(graph: Graph, flow: Flow) -> dict[str, str]:

@@ -18,17 +18,16 @@ from typing import Any
 from ottla.pipeline.document import Kind, Node, Written
 from ottla.pipeline.problems import Place, Problems, suggestion
 from ottla.pipeline.replaced_parts import ReplacedPart
-from ottla.pipeline.sql import end_of_quoted
+from ottla.pipeline.sql import end_of_comment, end_of_quoted
 
-#: stands for a secret that was not given to a command which does not use it, and for one in output
+#: the text of a secret in output, and of a secret that a command does not use and did not get
 HIDDEN_VALUE = "***"
 
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{(?P<name>[^{}\n]*)\}?")
 #: what matters in SQL: comments, quotes, placeholders
 _IN_SQL = re.compile(r"--[^\n]*|/\*|(?P<raw>(?<!\w)[rR])?(?P<quote>['\"`])|\$\$\{|\$\{(?P<name>[^{}\n]*)\}?")
-_COMMENT_MARK = re.compile(r"/\*|\*/")
-#: next to a literal these characters would make something else of it
-_STICKY = re.compile(r"[\w'\"`.$]")
+#: characters that must not stand next to a literal, because the literal would become a part of them
+_JOINED = re.compile(r"[\w'\"`.$]")
 _INTEGERS = {"int": 31, "bigint": 63}
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
 _KINDS: dict[str, Kind] = {
@@ -50,12 +49,12 @@ class Value:
 
     @classmethod
     def parse(cls, type: str, text: str, *, is_secret: bool = False) -> Value:
-        """Return the value that a text stands for. Raise ValueError with the spelling of the type.
+        """Return the value that a text stands for. Raise ValueError with what to write instead.
 
         >>> Value.parse("decimal", "1.50").sql, Value.parse("string", "it's").sql
         ('1.50BD', "'it\\\\'s'")
         """
-        return cls(type, _spelling(type, text), is_secret)
+        return cls(type, _normalised(type, text), is_secret)
 
     @property
     def sql(self) -> str:
@@ -69,7 +68,7 @@ class Value:
         if self.type in ("date", "timestamp"):
             return f"{self.type.upper()} '{self.text}'"
         number = self.text + {"int": "", "bigint": "L", "decimal": "BD", "double": "D"}[self.type]
-        # Behind a minus a second one would begin a comment.
+        # After a minus, a second one would begin a comment.
         return f"({number})" if number.startswith("-") else number
 
     @property
@@ -140,7 +139,7 @@ class Substitution:
         while (match := _IN_SQL.search(text, position)) is not None:
             position = match.end()
             if match[0] == "/*":
-                position = _end_of_comment(text, match.start())
+                position = end_of_comment(text, match.start()) or len(text)
             elif match["quote"]:
                 opening = match.start("quote")
                 position = end_of_quoted(text, opening, raw=match["raw"] is not None) or len(text)
@@ -151,7 +150,7 @@ class Substitution:
                 place = node.as_text().place_of(match.start())
                 value = self._value(match["name"], match[0], place, may_be_secret=False)
                 around = text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
-                if value is not None and any(map(_STICKY.match, around)):
+                if value is not None and any(map(_JOINED.match, around)):
                     what = f"{match[0]} is a literal in SQL and cannot be a part of a name or text"
                     self.problems.add(place, what, f"put space around it; for a column write IDENTIFIER({match[0]})")
                 elif value is not None:
@@ -187,7 +186,7 @@ class Substitution:
         value = self.values.get(name)
         if value is None or not written.endswith("}"):
             none = "declare it under 'parameters'; for the characters themselves write $${"
-            self.problems.add(place, f"{written} is no parameter", suggestion(name, self.values, none=none))
+            self.problems.add(place, f"{written} is not a parameter", suggestion(name, self.values, none=none))
             return None
         if value.is_secret and not may_be_secret:
             where = " and ".join(f"'{key}'" for key in sorted(self.secret_keys))
@@ -197,16 +196,8 @@ class Substitution:
         return value
 
 
-def _end_of_comment(text: str, start: int) -> int:
-    depth = 0
-    for match in _COMMENT_MARK.finditer(text, start):
-        depth += 1 if match[0] == "/*" else -1
-        if depth == 0:
-            return match.end()
-    return len(text)
-
-
-def _spelling(type: str, text: str) -> str:
+def _normalised(type: str, text: str) -> str:
+    """Return the one spelling of a value. Raise ValueError with what to write instead."""
     if type == "string":
         return text
     text = text.strip()
@@ -216,9 +207,9 @@ def _spelling(type: str, text: str) -> str:
             raise ValueError(f"a whole number of {_INTEGERS[type] + 1} bits")
         return str(int(text))
     if type == "decimal":
-        return _decimal_spelling(text)
+        return _normalised_decimal(text)
     if type == "double":
-        return _double_spelling(text)
+        return _normalised_double(text)
     if type == "boolean":
         if text.lower() not in ("true", "false"):
             raise ValueError("true or false")
@@ -235,18 +226,18 @@ def _spelling(type: str, text: str) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _decimal_spelling(text: str) -> str:
+def _normalised_decimal(text: str) -> str:
     try:
         number = Decimal(text)
     except InvalidOperation:
         raise ValueError("a decimal number such as 19.90") from None
-    spelt = f"{number:f}" if number.is_finite() and abs(number.adjusted()) < 38 else ""
-    if not spelt or len(re.sub(r"\D", "", spelt).lstrip("0")) > 38:
+    plain = f"{number:f}" if number.is_finite() and abs(number.adjusted()) < 38 else ""
+    if not plain or len(re.sub(r"\D", "", plain).lstrip("0")) > 38:
         raise ValueError("a decimal number of at most 38 digits")
-    return spelt
+    return plain
 
 
-def _double_spelling(text: str) -> str:
+def _normalised_double(text: str) -> str:
     try:
         number = float(text)
     except ValueError:

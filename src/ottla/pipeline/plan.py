@@ -41,6 +41,7 @@ from ottla.pipeline.lineage import DECODED_COLUMNS, RECORD_COLUMNS, Expanded, ex
 from ottla.pipeline.values import source_format, source_key_format
 from ottla.spark import formats
 from ottla.spark.spark_internals import count_streams
+from ottla.spark.table_schema import nullable
 
 CAUSE = "__cause"
 VIOLATED = "__violated"
@@ -122,7 +123,7 @@ class Work:
     @property
     def schema(self) -> StructType:
         """The schema of the result as a table stores it: all columns are nullable."""
-        return nullable(self.result.schema)
+        return stored_type(self.result.schema)
 
 
 class Planner:
@@ -185,27 +186,27 @@ class Planner:
         columns = tuple(name for name in rows.columns if name not in HIDDEN)
         mark = self._graph.watermark_of(flow.name)
         if flow.watermark is not None and (flow.deduplicate or flow.late_rows):
-            brought = [self._graph.watermark_of(name) for name in flow.input_names]
-            if not any(one is not None and one.column == flow.watermark.column for one in brought):
+            of_inputs = [self._graph.watermark_of(name) for name in flow.input_names]
+            if not any(one is not None and one.column == flow.watermark.column for one in of_inputs):
                 rows = _with_watermark(rows, flow.watermark)
         rows = self._expect(flow, rows).withColumn(ASIDE, F.lit(None).cast("boolean"))
         late_time = mark.column if flow.late_rows is not None and mark is not None else None
         scans = 1
         if flow.deduplicate:
-            look = rows if late_time is not None and not flow.steps else rows.where(~accepted(flow))
+            second_read = rows if late_time is not None and not flow.steps else rows.where(~accepted(flow))
             unique = rows.where(accepted(flow))
             if rows.isStreaming:
                 unique = unique.dropDuplicatesWithinWatermark(list(flow.deduplicate))
             else:
                 unique = unique.dropDuplicates(list(flow.deduplicate))
-            if flow.expectations or look is rows:
+            if flow.expectations or second_read is rows:
                 scans = 2
-                unique = unique.withColumn(ASIDE, F.lit(False)).unionByName(look.withColumn(ASIDE, F.lit(True)))
+                unique = unique.withColumn(ASIDE, F.lit(False)).unionByName(second_read.withColumn(ASIDE, F.lit(True)))
             rows = unique
         work = Work(rows=rows, columns=columns, late_time=late_time, scans=scans, stateful=_is_stateful(flow))
-        return self._look_for_late(flow, work) if late_time is not None and flow.steps else work
+        return self._add_late_rows(flow, work) if late_time is not None and flow.steps else work
 
-    def _look_for_late(self, flow: Flow, work: Work) -> Work:
+    def _add_late_rows(self, flow: Flow, work: Work) -> Work:
         if not work.rows.isStreaming:
             # In a batch query no row is late.
             return replace(work, late_time=None)
@@ -350,20 +351,10 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def nullable(schema: StructType) -> StructType:
-    """Return the schema with all columns and nested fields nullable, and without metadata."""
-
-    def loosen(part: Any) -> Any:
-        if isinstance(part, list):
-            return [loosen(one) for one in part]
-        if not isinstance(part, dict):
-            return part
-        loose = {key: loosen(value) for key, value in part.items()}
-        loose |= {key: True for key in ("nullable", "containsNull", "valueContainsNull") if key in part}
-        # Spark marks the column of a watermark here, and a table must not.
-        return loose | {key: {} for key in ("metadata",) if key in part}
-
-    return StructType.fromJson(loosen(schema.jsonValue()))
+def stored_type(schema: StructType) -> StructType:
+    """Return the schema as a table stores it: all columns are nullable, and none is marked as that of a watermark."""
+    fields = [nullable(field) for field in schema.jsonValue()["fields"]]
+    return StructType.fromJson({"type": "struct", "fields": fields})
 
 
 def _judge(rows: DataFrame, expectations: tuple[Expectation, ...]) -> DataFrame:

@@ -52,7 +52,7 @@ def read_predicate(text: str) -> Predicate:
     >>> [column.text for column in read_predicate("amount > 0 AND currency IN ('EUR', 'CZK')").columns]
     ['amount', 'currency']
     >>> read_predicate("amount >").flaws[0].what
-    "a value is missing behind '>'"
+    "a value is missing after '>'"
     """
     tokens, flaws = tokenize(text)
     if flaws:
@@ -73,13 +73,15 @@ def read_predicate(text: str) -> Predicate:
 
 
 class _Broken(Exception):
-    def __init__(self, flaw: Flaw) -> None:
-        super().__init__(flaw.what)
-        self.flaw = flaw
+    """The predicate does not parse."""
+
+    def __init__(self, position: int, what: str, instead: str) -> None:
+        super().__init__(what)
+        self.flaw = Flaw(position, what, instead)
 
 
 class _Unsure(Exception):
-    pass
+    """Something begins that this reader does not know: Spark decides."""
 
 
 @dataclass(slots=True)
@@ -114,18 +116,12 @@ class _Reader:
         if token.word in ("OVER", "FILTER", "WITHIN", "IGNORE", "RESPECT"):
             raise _Unsure
         if token.is_sign(";"):
-            raise _Broken(Flaw(token.position, "a predicate ends without ;", "remove it"))
+            raise _Broken(token.position, "a predicate ends without ;", "remove it")
         if before.word == "SELECT" or token.word in ("SELECT", "FROM", "WHERE"):
-            raise _Broken(
-                Flaw(token.position, "a predicate is a condition on one row, not a query", "write it as amount > 0")
-            )
-        raise _Broken(
-            Flaw(
-                token.position,
-                f"no operator stands between {before.text!r} and {token.text!r}",
-                "write a comparison, AND or OR between them",
-            )
-        )
+            what = "a predicate is a condition on one row, not a query"
+            raise _Broken(token.position, what, "write it as amount > 0")
+        what = f"no operator stands between {before.text!r} and {token.text!r}"
+        raise _Broken(token.position, what, "write a comparison, AND or OR between them")
 
     def _condition(self) -> None:
         while self._take_word("NOT"):
@@ -194,7 +190,7 @@ class _Reader:
             or (token.word in _NO_VALUE and not self._is_compared_name(token))
             or token.is_sign(*_COMPARISONS, *_ARITHMETIC)
         ):
-            raise _Broken(self._missing_value(token))
+            raise self._missing_value(token)
         self.at += 1
         if token.is_sign("("):
             self._parenthesis(token)
@@ -215,9 +211,8 @@ class _Reader:
 
     def _parenthesis(self, token: Token) -> None:
         if self.current is not None and self.current.word in ("SELECT", "WITH"):
-            raise _Broken(
-                Flaw(token.position, "a predicate looks at one row and cannot query tables", "join in a step before")
-            )
+            what = "a predicate looks at one row and cannot query tables"
+            raise _Broken(token.position, what, "join in a step before")
         first = len(self.columns)
         self._list(")")
         if self.current is not None and self.current.is_sign("->"):
@@ -366,25 +361,25 @@ class _Reader:
 
     def _need_word(self, *words: str) -> None:
         if not self._take_word(*words):
-            raise _Broken(self._missing(" or ".join(words)))
+            raise self._missing(" or ".join(words))
 
     def _need_sign(self, sign: str) -> None:
         if not self._take_sign(sign):
             if self.current is not None and sign in (")", "]"):
                 self.refuse_rest()
-            raise _Broken(self._missing(repr(sign)))
+            raise self._missing(repr(sign))
 
-    def _missing(self, wanted: str) -> Flaw:
-        behind = self.tokens[self.at - 1].text
+    def _missing(self, wanted: str) -> _Broken:
+        before = self.tokens[self.at - 1].text
         position = self.current.position if self.current is not None else self.length
-        return Flaw(position, f"{wanted} is missing behind {behind!r}", f"write {wanted} there")
+        return _Broken(position, f"{wanted} is missing after {before!r}", f"write {wanted} there")
 
-    def _missing_value(self, token: Token | None) -> Flaw:
+    def _missing_value(self, token: Token | None) -> _Broken:
         position = token.position if token is not None else self.length
         before = self.tokens[self.at - 1] if self.at else None
         if token is not None and before is not None and before.text == token.text and token.text in ("&", "|"):
             word = "AND" if token.text == "&" else "OR"
-            return Flaw(position, f"{token.text * 2} is no operator of SQL", f"write {word}")
+            return _Broken(position, f"{token.text * 2} is not an operator of SQL", f"write {word}")
         if before is None:
-            return Flaw(position, "a value is missing at the beginning", "begin with a column, such as amount > 0")
-        return Flaw(position, f"a value is missing behind {before.text!r}", "write a column or a value there")
+            return _Broken(position, "a value is missing at the beginning", "begin with a column, such as amount > 0")
+        return _Broken(position, f"a value is missing after {before.text!r}", "write a column or a value there")

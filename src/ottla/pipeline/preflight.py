@@ -17,7 +17,7 @@ from ottla.client.errors import ClientError, ConnectionLost, Unreachable
 from ottla.client.protocol.metadata import parse_bootstrap
 from ottla.model.errors import OttlaError
 from ottla.pipeline.connecting import open_cluster
-from ottla.pipeline.declaration import Declaration, PythonStep, SideOutput, TopicSink
+from ottla.pipeline.declaration import Declaration, PythonStep, TopicSink
 from ottla.pipeline.layout import Layout
 
 #: for one address; one that refuses connections is known at once
@@ -65,21 +65,18 @@ def check_directories(declaration: Declaration) -> None:
     """Raise DirectoryNotWritable if storage or checkpoints are local and cannot be written, or cannot be opened."""
     layout = Layout.of(declaration)
     for key, path in (("storage", layout.storage), ("checkpoints", layout.checkpoints)):
-        if "://" in path:
-            why = _why_unreachable(key, path)
-            if why is not None:
-                raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
-            continue
-        existing = path
-        while not os.path.lexists(existing):
-            existing = os.path.dirname(existing)
-        if not os.path.isdir(existing):
-            why = f"{existing} is not a directory"
-        elif not os.access(existing, os.W_OK | os.X_OK):
-            why = f"this user may not write to {existing}"
-        else:
-            continue
-        raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
+        why = _why_unreachable(key, path) if "://" in path else _why_not_writable(path)
+        if why is not None:
+            raise DirectoryNotWritable(f"{key} {path} cannot be used: {why}; correct '{key}' in {declaration.file}")
+
+
+def _why_not_writable(path: str) -> str | None:
+    """Return why a local directory cannot be created or written to; None if it can."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        return f"{path} is not a directory"
+    return None if os.access(path, os.W_OK | os.X_OK) else f"this user may not write to {path}"
 
 
 def _why_unreachable(key: str, uri: str) -> str | None:
@@ -90,7 +87,7 @@ def _why_unreachable(key: str, uri: str) -> str | None:
     if importlib.util.find_spec("deltalake") is None or importlib.util.find_spec("pyarrow") is None:
         # The start of the session says what to install.
         return None
-    from ottla.spark.staging import StagingError, open_filesystem
+    from ottla.spark.stored_files import FileSystemUnusable, open_filesystem
     from ottla.spark.table_location import TableLocation
 
     try:
@@ -99,7 +96,7 @@ def _why_unreachable(key: str, uri: str) -> str | None:
         else:
             filesystem, path = open_filesystem(uri)
             filesystem.get_file_info(path)
-    except (OSError, StagingError, ValueError) as error:
+    except (OSError, FileSystemUnusable, ValueError) as error:
         lines = [line.strip(" \u21b3") for line in _COLOURS.sub("", str(error)).splitlines()]
         return ": ".join(dict.fromkeys(filter(None, [*lines[:1], *lines[-1:]]))).rstrip(".")
     return None
@@ -110,26 +107,19 @@ def claim_checkpoints(declaration: Declaration) -> None:
 
     The caller owns the pipeline. Checkpoints of a time when the pipeline had no environments go to the first one.
     """
-    from ottla.spark.staging import open_filesystem
+    from ottla.spark.stored_files import read_file, replace_file
 
     layout = Layout.of(declaration)
     uri = f"{layout.checkpoints}/{layout.pipeline}/{_ENVIRONMENT_FILE}"
-    filesystem, path = open_filesystem(uri)
-    try:
-        with filesystem.open_input_stream(path) as stream:
-            owner = bytes(stream.read()).decode().strip()
-    except FileNotFoundError:
-        owner = ""
+    owner = (read_file(uri) or b"").decode().strip()
     if owner and owner != declaration.environment:
-        asked = f"environment {declaration.environment!r}" if declaration.environment else "no environment"
+        chosen = f"environment {declaration.environment!r}" if declaration.environment else "no environment"
         raise EnvironmentMismatch(
             f"the checkpoints in {layout.checkpoints}/{layout.pipeline} belong to environment {owner!r}, and this run "
-            f"has {asked}; give it its own 'checkpoints' and 'storage', or delete {uri} if the environment was renamed"
+            f"has {chosen}; give it its own 'checkpoints' and 'storage', or delete {uri} if the environment was renamed"
         )
     if declaration.environment and not owner:
-        filesystem.create_dir(os.path.dirname(path), recursive=True)
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(f"{declaration.environment}\n".encode())
+        replace_file(uri, f"{declaration.environment}\n".encode())
 
 
 def check_functions(declaration: Declaration) -> None:
@@ -155,11 +145,8 @@ def topics_written(declaration: Declaration) -> dict[str, TopicSink | None]:
     """Return the topics that flows write, with the sink that says how to create each; None for side outputs."""
     topics: dict[str, TopicSink | None] = {}
     for flow in declaration.flows.values():
-        sides: tuple[SideOutput | None, ...] = (flow.quarantine, flow.late_rows)
-        topics |= {side.topic: None for side in sides if side is not None and side.topic}
-    for flow in declaration.flows.values():
-        topics |= {sink.topic: sink for sink in flow.sinks if isinstance(sink, TopicSink)}
-    return topics
+        topics |= {side.topic: None for _, side in flow.side_outputs if side.topic}
+    return topics | {sink.topic: sink for sink in declaration.topic_sinks}
 
 
 def _reach(declaration: Declaration) -> Cluster:

@@ -89,7 +89,7 @@ class ProjectReader:
         nothing = Node("nothing", Place(name))
         if not path.endswith(_YAML):
             advice = "include YAML files; name a file with SQL in 'sql_file' of a flow"
-            self.problems.add(named_at, f"include: {path} is no YAML file", advice)
+            self.problems.add(named_at, f"include: {path} is not a YAML file", advice)
             return nothing
         try:
             data = self.read_file(path)
@@ -97,7 +97,7 @@ class ProjectReader:
             self.problems.add(named_at, f"include: {path} cannot be read: {error.strerror or error}", "correct that")
             return nothing
         root = read_document(data, name, self.problems)
-        # Reports a document that is no mapping, and unknown keys.
+        # Reports a document that is not a mapping, and unknown keys.
         Fields(root, keys.INCLUDED, "an included file", self.problems)
         return root
 
@@ -146,7 +146,7 @@ class ProjectReader:
         nothing = Node("text", node.place, text="SELECT *")
         path = self._beside(node) if node.kind == "text" else ""
         if not path.endswith(".sql"):
-            self.problems.add(node.place, f"{node.text or node.kind_name!r} is no SQL file", "name a file x.sql")
+            self.problems.add(node.place, f"{node.text or node.kind_name!r} is not an SQL file", "name a file x.sql")
             return nothing
         if not is_inside(path):
             what = f"{node.text!r} is not in the directory of the project"

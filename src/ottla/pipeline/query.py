@@ -14,8 +14,8 @@ from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from ottla.model.errors import OttlaError
-from ottla.pipeline.declaration import Declaration
-from ottla.pipeline.layout import LATE, QUARANTINE, Layout
+from ottla.pipeline.declaration import LATE, QUARANTINE, Declaration
+from ottla.pipeline.layout import Layout
 from ottla.spark.table_location import TableLocation
 
 
@@ -64,11 +64,11 @@ def tables_of(declaration: Declaration) -> Iterator[tuple[str, TableLocation]]:
         for flow in declaration.flows.values()
         if flow.table is not None and flow.table.format == "delta" and flow.append_to is None and flow.kind != "view"
     ]
-    for room in (QUARANTINE, LATE):
-        directory = Path(layout.storage) / room
-        if "://" not in layout.storage and directory.is_dir():
-            places += [(room, path.name) for path in sorted(directory.iterdir())]
-    for room, table in places:
-        name = f"{room}_{table}" if table in seen else table
+    for directory in (QUARANTINE, LATE):
+        path = Path(layout.storage) / directory
+        if "://" not in layout.storage and path.is_dir():
+            places += [(directory, each.name) for each in sorted(path.iterdir())]
+    for directory, table in places:
+        name = f"{directory}_{table}" if table in seen else table
         seen.add(name)
-        yield name, TableLocation.at(layout.table(room, table))
+        yield name, TableLocation.at(layout.table(directory, table))

@@ -62,7 +62,7 @@ class DeclarationReader:
         self._zones = DEFAULT_ZONES
         #: of tables that do not say whether they take new columns
         self._merge_schema = False
-        #: flows whose zone could not be read; what depends on it is not worth saying
+        #: flows whose zone could not be read: problems that depend on the zone are not reported
         self.unzoned: set[str] = set()
 
     def read(self, root: Node) -> Declaration:
@@ -96,7 +96,7 @@ class DeclarationReader:
         url = inner.text("url") or None
         if url is not None and not url.startswith(("http://", "https://", HIDDEN_VALUE)):
             # The value is not shown, because it may have a secret in it.
-            inner.problem(inner.place_of("url"), "openlineage: 'url' is no address of HTTP", "write http://HOST:PORT")
+            inner.problem(inner.place_of("url"), "openlineage: 'url' is not an HTTP address", "write http://HOST:PORT")
         if url is not None:
             inner.refuse("file", "events go to a url or to a file", "remove one of them")
         return OpenLineage(
@@ -150,7 +150,7 @@ class DeclarationReader:
             offsets = {}
             for key, value in node.entries:
                 if not (key.text.isdecimal() and value.kind == "number" and value.text.isdecimal()):
-                    fields.problem(key.place, f"{fields.called}: {key.text}: {value.text} is no offset", advice)
+                    fields.problem(key.place, f"{fields.called}: {key.text}: {value.text} is not an offset", advice)
                 else:
                     offsets[int(key.text)] = int(value.text)
             return offsets
@@ -160,7 +160,7 @@ class DeclarationReader:
             moment = datetime.fromisoformat(node.text)
         except ValueError:
             fields.problem(
-                node.place, f"{fields.called}: {node.text or node.kind_name!r} is no starting offset", advice
+                node.place, f"{fields.called}: {node.text or node.kind_name!r} is not a starting offset", advice
             )
             return "earliest"
         if moment.tzinfo is None:
@@ -387,7 +387,7 @@ class DeclarationReader:
         if call is None:
             if not re.fullmatch(r"\w+", node.text.strip()):
                 fields.problem(
-                    node.place, f"{fields.called}: {node.text!r} is no column", "write a column or day(column)"
+                    node.place, f"{fields.called}: {node.text!r} is not a column", "write a column or day(column)"
                 )
             return PartitionColumn(column=node.text.strip())
         part = call[1].lower()
@@ -440,7 +440,7 @@ class DeclarationReader:
             fields.problem(node.place, what, "write as-fast-as-possible")
             return None
         instead = advice if text[0].isdecimal() else suggestion(text, (*keys.TRIGGERS, "every 10s"), none="")
-        fields.problem(node.place, f"{fields.called}: {text!r} is no trigger", instead)
+        fields.problem(node.place, f"{fields.called}: {text!r} is not a trigger", instead)
         return None
 
     def _brokers(self, fields: Fields) -> str:
@@ -450,6 +450,6 @@ class DeclarationReader:
             if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
                 place = (fields.node("brokers") or Node("nothing", fields.place)).place
                 fields.problem(
-                    place, f"{one.strip()!r} is no broker's address", "write HOST:PORT, such as 127.0.0.1:9092"
+                    place, f"{one.strip()!r} is not the address of a broker", "write HOST:PORT, such as 127.0.0.1:9092"
                 )
         return text

@@ -163,7 +163,7 @@ def _augment(options: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
 
 def _pair(columns: tuple[str, ...], missing: Sequence[Row], unexpected: Sequence[Row]) -> list[Difference]:
-    """Pair rows that agree in at least half of their columns: most likely one was meant to be the other."""
+    """Pair rows that agree in at least half of their columns: most likely they are the same row."""
     pairs = []
     for at, one in enumerate(missing[:_PAIRED_ROWS_MAX]):
         for other, two in enumerate(unexpected[:_PAIRED_ROWS_MAX]):

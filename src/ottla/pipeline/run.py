@@ -111,7 +111,7 @@ class Supervisor:
             if declaration.flows[name].kind != "view" and (chosen is None or name in chosen)
         ]
         self.status.flows = [flow.status for flow in self._flows]
-        self._lineage = RunLineage.of(graph, layout, schemas)
+        self._lineage = RunLineage(graph, layout, schemas)
 
     def request_stop(self) -> None:
         """Let `run` stop the flows in order and return. May be called from any thread, and by a signal handler."""
@@ -169,8 +169,7 @@ class Supervisor:
     def _may_start(self, flow: SupervisedFlow) -> bool:
         names = set(self._session.graph.stored_inputs(flow.flow))
         for above in self._flows:
-            target = above.flow.append_to.name if above.flow.append_to is not None else above.flow.name
-            if target not in names:
+            if above.flow.target not in names:
                 continue
             if above.flow.kind == "materialized_view" and not self._session.inputs.location(above.flow).exists():
                 return False
@@ -264,8 +263,8 @@ def make_topics(declaration: Declaration) -> None:
     if not topics:
         return
     with open_cluster(declaration) as cluster:
-        there = cluster.topics(sorted(topics))
-        for topic in sorted(topics.keys() - there.keys()):
+        existing = cluster.topics(sorted(topics))
+        for topic in sorted(topics.keys() - existing.keys()):
             sink = topics[topic]
             cluster.create_topic(topic, (sink and sink.partitions) or -1, sink.config if sink else {})
 

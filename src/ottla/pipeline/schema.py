@@ -23,7 +23,7 @@ SIMPLE_TYPES: Mapping[str, str] = {
     "timestamp_ntz": "TIMESTAMP_NTZ",
     "variant": "VARIANT",
 }  # fmt: skip
-#: what people write who come from elsewhere
+#: names of types in other systems, and what to write instead
 _FOREIGN = {
     "str": "string", "text": "string", "varchar2": "string", "number": "decimal(10,2)", "datetime": "timestamp",
     "bytes": "binary", "object": "struct<...>", "json": "variant", "int64": "bigint", "int32": "int",
@@ -35,7 +35,7 @@ _DEPTH_MAX = 20
 
 
 class BadType(ValueError):
-    """A schema that is none. `position` is where in its text, `instead` what to write."""
+    """A text that is not a schema. `position` is the place in the text, `instead` is what to write."""
 
     def __init__(self, position: int, what: str, instead: str) -> None:
         super().__init__(what)
@@ -46,7 +46,7 @@ class BadType(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and its type, spelt as Spark does."""
+    """A column and its type in the form of Spark SQL."""
 
     name: str
     type: str
@@ -74,12 +74,12 @@ def parse_ddl(text: str) -> tuple[Column, ...]:
 
 
 def parse_type(text: str) -> str:
-    """Read one type and spell it as Spark does."""
+    """Return a type in the form of Spark SQL. Raise BadType."""
     reader = _TypeReader(text)
-    spelt = reader.type()
+    type_name = reader.type()
     if reader.token:
         raise BadType(reader.position, f"{reader.token!r} does not belong to the type", "remove it")
-    return spelt
+    return type_name
 
 
 class _TypeReader:
@@ -99,12 +99,12 @@ class _TypeReader:
                 self._next()
             column = Column(name, self.type(), self._nullable())
             if any(column.name.lower() == one.name.lower() for one in found):
-                raise BadType(position, f"the field {name!r} is there twice", "rename one")
+                raise BadType(position, f"the field {name!r} occurs twice", "rename one")
             found.append(column)
             if self.token == ",":
                 self._next()
                 if self.token in ("", end):
-                    raise BadType(self.position, "a field is missing behind ','", "remove the comma or add a field")
+                    raise BadType(self.position, "a field is missing after ','", "remove the comma or add a field")
             elif self.token != end:
                 raise BadType(self.position, f"{self.token!r} does not belong to {name!r}", "separate fields by commas")
         return tuple(found)
@@ -118,15 +118,15 @@ class _TypeReader:
             shown = repr(self.token) if word else "the end"
             raise BadType(position, f"a type is missing before {shown}", "write one, such as STRING")
         self._next()
-        spelt = self._nested(word) or self._sized(word, position) or SIMPLE_TYPES.get(word)
-        if spelt is None:
+        type_name = self._nested(word) or self._sized(word, position) or SIMPLE_TYPES.get(word)
+        if type_name is None:
             known = [*SIMPLE_TYPES, "decimal", "array", "map", "struct"]
             meant = (
                 _FOREIGN.get(word) or nearest(word, known) or "one of string, bigint, double, decimal(10,2), timestamp"
             )
-            raise BadType(position, f"{word!r} is no type", f"write {meant}")
+            raise BadType(position, f"{word!r} is not a type", f"write {meant}")
         self._depth -= 1
-        return spelt
+        return type_name
 
     def _nested(self, word: str) -> str | None:
         if word == "array":
@@ -168,7 +168,9 @@ class _TypeReader:
         scale = numbers[1] if len(numbers) > 1 else 0
         if len(numbers) > count_max or any(number > number_max for number in numbers) or scale > (numbers or [10])[0]:
             raise BadType(
-                position, f"these are no sizes of {word}", "write decimal(10,2): at most 38 digits, 2 of them behind"
+                position,
+                f"these are not sizes of {word}",
+                "write decimal(10,2): at most 38 digits, 2 of them after the point",
             )
         return f"{name}({','.join(map(str, numbers))})" if numbers else "DECIMAL(10,0)"
 
@@ -177,7 +179,7 @@ class _TypeReader:
         if self.token.lower() == "not":
             self._next()
             if self.token.lower() != "null":
-                raise BadType(self.position, "NULL is missing behind NOT", "write NOT NULL")
+                raise BadType(self.position, "NULL is missing after NOT", "write NOT NULL")
             self._next()
             nullable = False
         if self.token.lower() == "comment":

@@ -102,10 +102,12 @@ class SchemaReader:
                 fields.problem(node.as_text().place_of(bad.position), f"{fields.called}: {bad.what}", bad.instead)
         elif node.kind == "mapping":
             for name, value in node.entries:
-                spelt = self._field_type(fields, name.text, value)
+                type_text = self._field_type(fields, name.text, value)
                 if any(name.text.lower() == column.name.lower() for column in columns):
-                    fields.problem(name.place, f"{fields.called}: the field {name.text!r} is there twice", "rename one")
-                columns.append(Column(name.text, spelt.removesuffix(" NOT NULL"), not spelt.endswith(" NOT NULL")))
+                    fields.problem(name.place, f"{fields.called}: the field {name.text!r} occurs twice", "rename one")
+                columns.append(
+                    Column(name.text, type_text.removesuffix(" NOT NULL"), not type_text.endswith(" NOT NULL"))
+                )
                 if name.text.startswith("_"):
                     advice = f"name it {name.text.lstrip('_') or 'value'}"
                     fields.problem(name.place, f"{fields.called}: names with _ in front are Ottla's own", advice)
@@ -152,7 +154,7 @@ class SchemaReader:
         suffixes = _SCHEMA_FILES[form]
         if not node.text.endswith(suffixes):
             advice = f"name a file that ends in {' or '.join(suffixes)}"
-            fields.problem(node.place, f"{fields.called}: {node.text!r} is no schema of format {form}", advice)
+            fields.problem(node.place, f"{fields.called}: {node.text!r} is not a schema of format {form}", advice)
             return ()
         try:
             data = self._read_file(node.text)
@@ -203,7 +205,7 @@ class SchemaReader:
         sound = True
         for key, file in entries:
             if not _is_schema_id(key) or int(key.text) in known:
-                what = f"{fields.called}: framing: {key.text or key.kind_name!r} is no schema id, or is there twice"
+                what = f"{fields.called}: framing: {key.text or key.kind_name!r} is not a schema id, or occurs twice"
                 fields.problem(key.place, what, f"write each id once, a number from 0 to {keys.SCHEMA_ID_MAX}")
                 sound = False
                 continue
@@ -235,7 +237,7 @@ class SchemaReader:
             fields.problem(fields.place_of("framing"), f"{fields.called}: framing has no schema id", advice)
             return None
         if not _is_schema_id(node):
-            fields.problem(node.place, f"{fields.called}: {node.text or node.kind_name!r} is no schema id", advice)
+            fields.problem(node.place, f"{fields.called}: {node.text or node.kind_name!r} is not a schema id", advice)
             return None
         return int(node.text)
 

@@ -25,14 +25,17 @@ _TOKEN = re.compile(
     """,
     re.X,
 )
+_COMMENT_MARK = re.compile(r"/\*|\*/")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 #: a parenthesis that begins with one of these holds a query
 _QUERY_WORDS = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE"})
-#: words behind which commas no longer separate tables
+#: words after which commas no longer separate tables
 _FROM_ENDS = frozenset(
     {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "WINDOW", "UNION", "INTERSECT", "EXCEPT", "MINUS", "QUALIFY"}
     | {"CLUSTER", "DISTRIBUTE", "SORT", "LATERAL", "VALUES", "SELECT", "PIVOT", "UNPIVOT", "OFFSET"}
 )
+#: words that a query cannot end with
+_CONTINUED = frozenset({"WHERE", "AND", "OR", "FROM", "JOIN", "BY"})
 #: words that may stand where a table is expected and are none
 _NO_TABLE = frozenset({"LATERAL", "VALUES", "TABLE", "STREAM", "SELECT", "WITH", "FROM"})
 
@@ -87,9 +90,13 @@ def tokenize(text: str) -> tuple[list[Token], list[Flaw]]:
             continue
         kind, start, position = match.lastgroup, position, match.end()
         if kind == "comment":
-            position = _skip_comment(text, start, flaws)
+            end = end_of_comment(text, start)
+            if end is None:
+                flaws.append(Flaw(start, "this comment does not end", "close it with */"))
+                break
+            position = end
         elif kind == "open":
-            end = end_of_quoted(text, start, raw)
+            end = end_of_quoted(text, start, raw=raw)
             if end is None:
                 what = "identifier in backticks" if text[start] == "`" else "text in quotes"
                 flaws.append(Flaw(start, f"this {what} does not end", f"close it with {text[start]}"))
@@ -106,7 +113,7 @@ def tokenize(text: str) -> tuple[list[Token], list[Flaw]]:
 
 
 def read_query(text: str) -> Query:
-    """Look at one query: SELECT, WITH, FROM or VALUES."""
+    """Return what is known of one query: SELECT, WITH, FROM or VALUES."""
     tokens, flaws = tokenize(text)
     while tokens and tokens[-1].is_sign(";"):
         tokens.pop()
@@ -137,18 +144,11 @@ def _shape_flaws(tokens: Sequence[Token]) -> Iterator[Flaw]:
         )
     for token in tokens:
         if token.is_sign(";"):
-            yield Flaw(token.position, "a second statement begins behind this ;", "make it a step of its own")
+            yield Flaw(token.position, "a second statement begins after this ;", "make it a step of its own")
             return
     last = tokens[-1]
-    if last.is_sign(",", "=", "<", ">", "+", "-", "/", ".") or last.word in (
-        "WHERE",
-        "AND",
-        "OR",
-        "FROM",
-        "JOIN",
-        "BY",
-    ):
-        yield Flaw(last.position, f"the query ends behind {last.text!r}", "finish it, or remove that")
+    if last.is_sign(",", "=", "<", ">", "+", "-", "/", ".") or last.word in _CONTINUED:
+        yield Flaw(last.position, f"the query ends after {last.text!r}", "finish it, or remove that")
     for one, two in pairwise(tokens):
         if one.is_sign(",") and (two.is_sign(",", ")") or two.word == "FROM"):
             yield Flaw(one.position, f"nothing stands between ',' and {two.text!r}", "remove the comma or add a column")
@@ -204,7 +204,7 @@ def _tables_read(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _defined_names(tokens: Sequence[Token]) -> Iterator[str]:
-    """Names the query gives itself: WITH name AS (, WITH name (columns) AS (."""
+    """Yield the names that a query defines itself: WITH name AS (, WITH name (columns) AS (."""
     for at, token in enumerate(tokens):
         before = tokens[at - 1] if at else None
         if token.kind not in ("word", "quoted") or before is None:
@@ -247,18 +247,18 @@ def _bracket_flaws(tokens: Sequence[Token]) -> Iterator[Flaw]:
         yield Flaw(token.position, f"this {token.text!r} is never closed", f"close it with {closing!r}")
 
 
-def _skip_comment(text: str, start: int, flaws: list[Flaw]) -> int:
-    # Comments in brackets nest, as they do in Spark.
+def end_of_comment(text: str, start: int) -> int | None:
+    """Return the end of a comment that begins with `/*` at `start`; None if it does not end. Comments nest in Spark."""
     depth = 0
-    for match in re.finditer(r"/\*|\*/", text[start:]):
+    for match in _COMMENT_MARK.finditer(text, start):
         depth += 1 if match[0] == "/*" else -1
         if depth == 0:
-            return start + match.end()
-    flaws.append(Flaw(start, "this comment does not end", "close it with */"))
-    return len(text)
+            return match.end()
+    return None
 
 
-def end_of_quoted(text: str, start: int, raw: bool) -> int | None:
+def end_of_quoted(text: str, start: int, *, raw: bool) -> int | None:
+    """Return the end of the text in quotes, or name in backticks, that begins at `start`; None if it does not end."""
     quote, position = text[start], start + 1
     while position < len(text):
         sign = text[position]
@@ -276,4 +276,4 @@ def end_of_quoted(text: str, start: int, raw: bool) -> int | None:
 def _strange_character(text: str, position: int) -> Flaw:
     sign = text[position]
     plain = {"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "≠": "!=", "≤": "<=", "≥": ">="}.get(sign)
-    return Flaw(position, f"{sign!r} is no SQL", f"write {plain}" if plain else "remove it, or put it in quotes")
+    return Flaw(position, f"{sign!r} is not SQL", f"write {plain}" if plain else "remove it, or put it in quotes")

@@ -8,7 +8,8 @@ type, it continues with the old state and writes wrong results. `shape_of` there
     filters                      decide which rows enter or leave; a change applies from the next batch on
     items                        columns that are computed after the aggregation
 
-A query that is not a single SELECT (WITH, UNION, FROM ... SELECT) has everything in `tables`. Doubt counts as state.
+A query that is not a single SELECT (WITH, UNION, FROM ... SELECT) has everything in `tables`: a part whose effect is
+not certain counts as state.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def shape_of(sql: str) -> Shape:
     query = read_query(text)
     reads = tuple(token.text.lower() for token in query.tables)
     words = tuple(sorted(query.words & {"GROUP", "DISTINCT", "JOIN"}))
-    top = {token.word for token in _at_depth_0(tokens)}
+    top = {token.word for token in at_depth_0(tokens)}
     if not tokens or tokens[0].word != "SELECT" or top & _SET_OPERATIONS:
         return Shape(reads=reads, tables=_text(tokens), words=words)
     clauses = split_clauses(tokens)
@@ -80,7 +81,7 @@ def shape_of(sql: str) -> Shape:
             filters.append(_text(clause))
         else:
             rest += clause
-    by_position = any(token.kind == "number" or token.word == "ALL" for token in _at_depth_0(group))
+    by_position = any(token.kind == "number" or token.word == "ALL" for token in at_depth_0(group))
     grouped = {token.text.lower() for token in group if token.kind in ("word", "quoted")}
     aggregates, items = [], []
     for item in split_commas(listed[len(distinct) :]):
@@ -102,7 +103,8 @@ def shape_of(sql: str) -> Shape:
     )
 
 
-def _at_depth_0(tokens: Sequence[Token]) -> Iterator[Token]:
+def at_depth_0(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the tokens that are outside of all brackets."""
     depth = 0
     for token in tokens:
         depth -= token.is_sign(")", "]", "}")
@@ -132,7 +134,7 @@ def split_clauses(tokens: Sequence[Token]) -> dict[str, list[Token]]:
 def split_commas(tokens: Sequence[Token]) -> Iterator[list[Token]]:
     """Yield the parts between commas that are outside of brackets."""
     item: list[Token] = []
-    outer = {token.position for token in _at_depth_0(tokens) if token.is_sign(",")}
+    outer = {token.position for token in at_depth_0(tokens) if token.is_sign(",")}
     for token in tokens:
         if token.position in outer:
             yield item

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from ottla.pipeline.declaration import Declaration, Flow
 from ottla.pipeline.edits import Decision, decide
-from ottla.pipeline.flow_record import checkpoints_in, columns_of, describe, read_checkpoint
+from ottla.pipeline.flow_record import checkpoints_in, describe, read_checkpoint
 from ottla.pipeline.graph import Graph
 from ottla.pipeline.layout import Layout
 from ottla.pipeline.pinned_schemas import pin_schemas
@@ -64,9 +64,9 @@ def plan_start(declaration: Declaration, backfill: str | None = None) -> StartPl
     return StartPlan(decisions=decisions, removed=tuple(sorted(removed)))
 
 
-def check_tables(graph: Graph, layout: Layout, schemas: Mapping[str, Schema], backfill: str | None = None) -> None:
+def check_tables(graph: Graph, layout: Layout, schemas: Mapping[str, Schema]) -> None:
     """Raise StartRefused if a table does not take the rows of its flow, whose columns Spark has found (`schemas`)."""
-    command = backfill or f"ottla pipeline backfill {graph.declaration.file}"
+    command = f"ottla pipeline backfill {graph.declaration.file}"
     flows = (graph.declaration.flows[name] for name in graph.order if name in schemas)
     refused = [one for one in (_check_table(graph, layout, flow, schemas[flow.name], command) for flow in flows) if one]
     if refused:
@@ -74,7 +74,7 @@ def check_tables(graph: Graph, layout: Layout, schemas: Mapping[str, Schema], ba
 
 
 def _check_table(graph: Graph, layout: Layout, flow: Flow, rows: Schema, backfill: str) -> Decision | None:
-    sink = graph.declaration.flows[flow.append_to.name].table if flow.append_to is not None else flow.table
+    sink = graph.declaration.flows[flow.target].table
     # A materialized view replaces its table, and parquet files have no schema in common.
     if flow.kind != "table" or sink is None or sink.format != "delta":
         return None
@@ -113,7 +113,7 @@ def _decide(graph: Graph, layout: Layout, flow: Flow, backfill: str) -> Decision
             return decision
         table = location.table()
         problem = table_problem(
-            flow.table, columns_of(graph, flow.name), schema_of(table), table.metadata().partition_columns
+            flow.table, graph.column_types(flow.name), schema_of(table), table.metadata().partition_columns
         )
     except DeltaError as error:
         # A damaged table stops the flow with its own message; the other flows run.
@@ -121,7 +121,7 @@ def _decide(graph: Graph, layout: Layout, flow: Flow, backfill: str) -> Decision
     path = f"{flow.zone}/{flow.table.name}"
     if problem is not None:
         return _refused_by_table(flow, f"{path}: {problem}", backfill)
-    if decision.plan == "keeps state" and columns_of(graph, flow.name) is None:
+    if decision.plan == "keeps state" and graph.column_types(flow.name) is None:
         notice = "only Spark knows its columns: run compares them with the table before it starts a flow"
         decision = replace(decision, reasons=(*decision.reasons, notice))
     if decision.plan == "new" and not flow.table.keys and table.file_uris():

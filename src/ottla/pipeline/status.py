@@ -12,11 +12,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
+from ottla.env.metrics import Page, label_text
 from ottla.model.http_host import is_refused
 from ottla.pipeline.layout import Layout
 
@@ -24,6 +25,8 @@ State = Literal["waiting", "running", "restarting", "done", "failed", "stopped"]
 
 #: a run that has not written its status for this time is shown as not running
 SILENCE_S_MAX = 30.0
+#: of a page of metrics; a thousand flows have fewer
+_SERIES_MAX = 20_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class FlowStatus:
     rows: int = 0
     quarantined: int = 0
     dropped: int = 0
-    #: rows behind the watermark: put aside (`late_rows`), or dropped by an operator that counts rows
+    #: rows behind the watermark: written to `late_rows`, or dropped by an operator that counts rows
     late: int = 0
     #: groups dropped by aggregations that late rows had been added to, counted once per batch and task. Spark adds up
     #: the rows of a task before it compares them with the watermark, so that the number of rows is not known: it is at
@@ -165,47 +168,34 @@ class StatusFiles:
         return TableLocation.at(self._directory).files()
 
 
-_METRICS: tuple[tuple[str, str, str, Callable[[FlowStatus], float | None]], ...] = (
-    ("rows_read_total", "counter", "Rows read by a flow in this run", lambda flow: flow.rows_in),
-    ("rows_total", "counter", "Rows of a flow's result in this run", lambda flow: flow.rows),
-    ("rows_quarantined_total", "counter", "Rows put in quarantine", lambda flow: flow.quarantined),
-    ("rows_dropped_total", "counter", "Rows dropped by expectations", lambda flow: flow.dropped),
-    (
-        "rows_late_total",
-        "counter",
-        "Rows behind the watermark, without those of aggregations that have no late_rows",
-        lambda flow: flow.late,
-    ),
-    (
-        "groups_late_total",
-        "counter",
-        "Groups of rows behind the watermark that aggregations without late_rows dropped",
-        lambda flow: flow.late_groups,
-    ),
-    ("restarts_total", "counter", "How often a flow was started again", lambda flow: flow.restarts),
-    ("lag", "gauge", "Records of topics plus commits of tables not read yet", lambda flow: flow.lag),
-    ("up", "gauge", "1 while a flow runs or has done its work", lambda flow: float(flow.state in ("running", "done"))),
-)
-
-
 def format_metrics(status: RunStatus) -> str:
     """Return the metrics of all flows in Prometheus' text format."""
-    lines: list[str] = []
-    for name, kind, help_text, value_of in _METRICS:
-        lines += [f"# HELP ottla_pipeline_{name} {help_text}", f"# TYPE ottla_pipeline_{name} {kind}"]
-        for flow in status.flows:
-            value = value_of(flow)
-            if value is not None:
-                lines.append(f"ottla_pipeline_{name}{{{_labels(status, flow)}}} {value:g}")
-    lines += [
-        "# HELP ottla_pipeline_violations_total Rows that violate an expectation",
-        "# TYPE ottla_pipeline_violations_total counter",
-    ]
+    page = Page(_SERIES_MAX)
     for flow in status.flows:
+        labels = label_text(pipeline=status.pipeline, flow=flow.name, zone=flow.zone)
+        for name, text, count in (
+            ("rows_read", "Rows read by a flow in this run", flow.rows_in),
+            ("rows", "Rows of a flow's result in this run", flow.rows),
+            ("rows_quarantined", "Rows put in quarantine", flow.quarantined),
+            ("rows_dropped", "Rows dropped by expectations", flow.dropped),
+            ("rows_late", "Rows behind the watermark, without those of aggregations that have no late_rows", flow.late),
+            (
+                "groups_late",
+                "Groups of rows behind the watermark that aggregations without late_rows dropped",
+                flow.late_groups,
+            ),
+            ("restarts", "How often a flow was started again", flow.restarts),
+        ):
+            page.counter(f"ottla_pipeline_{name}", text, count, labels)
+        if flow.lag is not None:
+            text = "Records of topics plus commits of tables not read yet"
+            page.gauge("ottla_pipeline_lag", text, flow.lag, labels)
+        is_up = int(flow.state in ("running", "done"))
+        page.gauge("ottla_pipeline_up", "1 while a flow runs or has done its work", is_up, labels)
         for expectation, count in flow.violations.items():
-            label = f'expectation="{_escape(expectation)}"'
-            lines.append(f"ottla_pipeline_violations_total{{{_labels(status, flow)},{label}}} {count}")
-    return "\n".join(lines) + "\n"
+            both = f"{labels},{label_text(expectation=expectation)}"
+            page.counter("ottla_pipeline_violations", "Rows that violate an expectation", count, both)
+    return b"".join(page.pieces()).decode()
 
 
 class MetricsServer:
@@ -271,13 +261,5 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-        raise ValueError(f"{text!r} is no address: write PORT or HOST:PORT")
+        raise ValueError(f"{text!r} is not an address: write PORT or HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def _labels(status: RunStatus, flow: FlowStatus) -> str:
-    return f'pipeline="{_escape(status.pipeline)}",flow="{_escape(flow.name)}",zone="{flow.zone}"'
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -15,7 +15,7 @@ from ottla.pipeline.schema import SIMPLE_TYPES
 from ottla.spark.table_schema import HISTORY_COLUMNS, Schema, SchemaMismatch, merge
 
 _FIELD = re.compile(r"(?:`((?:[^`]|``)*)`|(\w+)): (.+)", re.S)
-#: Spark's JSON names of types that are spelt otherwise in SQL
+#: Spark's JSON names of types that have other names in SQL
 _JSON_NAMES = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
 
 
@@ -70,7 +70,7 @@ def json_type(text: str) -> Any:
         return {"type": "struct", "fields": _fields((one[1] or one[2], one[3]) for one in fields if one is not None)}
     if word.startswith(("CHAR(", "VARCHAR(")):
         return "string"
-    assert word in SIMPLE_TYPES.values() or word.startswith("DECIMAL("), f"{text} is no type"
+    assert word in SIMPLE_TYPES.values() or word.startswith("DECIMAL("), f"{text} is not a type"
     return _JSON_NAMES.get(word, word.lower())
 
 

@@ -269,20 +269,16 @@ class FlowTester:
             rows = work.rows.persist()
             try:
                 result, rejected = writer.outputs(rows, batch)
-                table = self._target(flow)
+                table = self._declaration.flows[flow.target].table
                 if table is not None and table.keys:
                     writer.write(rows, batch)
                     output = _stored_output(flow, work.schema, layout.table(flow.zone, table.name))
                 else:
                     output = _collected("rows", result)
-                sinks = [sink for sink in flow.sinks if isinstance(sink, TopicSink)]
-                records = {sink.topic: self._records(sink, result) for sink in sinks}
+                records = {sink.topic: self._records(sink, result) for sink in flow.topics}
                 return FlowResult(output, self._rejected(rejected, work.schema), records)
             finally:
                 rows.unpersist()
-
-    def _target(self, flow: Flow) -> TableSink | None:
-        return self._declaration.flows[flow.append_to.name].table if flow.append_to is not None else flow.table
 
     def _rejected(self, rows: DataFrame, result: StructType) -> Output:
         """Return the rejected rows, with the columns of the result beside those of the quarantine."""

@@ -108,7 +108,7 @@ def _read_zone(name: Node, node: Node, before: list[str], names: list[str], prob
             problems.add(one.place, what, f"rows go forward only: write {name.text} after {one.text}")
         else:
             advice = suggestion(one.text, (SOURCES, *before, name.text), none="")
-            problems.add(one.place, f"{called} reads from {one.text!r}, which is no zone", advice)
+            problems.add(one.place, f"{called} reads from {one.text!r}, which is not a zone", advice)
     if content == "bytes" and any(one != SOURCES for one in reads_from or default):
         what = f"{called} has content bytes and reads from other zones"
         problems.add(fields.place_of("reads_from"), what, f"write reads_from: {SOURCES}")

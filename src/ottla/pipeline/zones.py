@@ -1,11 +1,11 @@
 """Write one batch of a flow: accepted rows to its table and topics, rejected rows to quarantine, late rows aside.
 
 Each output is written once per batch, however often the batch is repeated: its name, the number of the batch and its
-digest go into the commit. The name begins with the query's id, which belongs to the checkpoint, so that a flow with a
-new checkpoint is not taken for its predecessor. The digest covers everything that the batch was made of: the planned
-offsets, the versions of the tables that it joins, and the flow itself. All outputs of a batch therefore come from the
-same input and the same computation: an output that has the batch with another digest refuses it, and before the first
-batch of a run is written, all outputs are asked.
+digest are part of the commit. The name begins with the id of the query, which belongs to the checkpoint, so that
+batches of a flow with a new checkpoint have other names. The digest covers everything that the batch was made of: the
+planned offsets, the versions of the tables that it joins, and the flow itself. All outputs of a batch therefore come
+from the same input and the same computation: an output that has the batch with another digest refuses it. Before the
+first batch of a run is written, all outputs are checked.
 
 The order of the outputs (the table, topics, rejected rows) matters only to readers. The first write also counts the
 rows, so that a batch without rejected rows needs one job.
@@ -23,12 +23,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
 from ottla.pipeline.connecting import open_cluster
-from ottla.pipeline.declaration import Declaration, Flow, PartitionColumn, SideOutput, Sink, TableSink, TopicSink
+from ottla.pipeline.declaration import LATE as LATE_ROWS
+from ottla.pipeline.declaration import QUARANTINE, Declaration, Flow, PartitionColumn, Sink, TableSink, TopicSink
+from ottla.pipeline.graph import sequence_of
 from ottla.pipeline.late import AT, ROW
-from ottla.pipeline.layout import LATE as LATE_ROOM
-from ottla.pipeline.layout import QUARANTINE, Layout, partition_name
+from ottla.pipeline.layout import Layout, partition_name
 from ottla.pipeline.lineage import LINEAGE, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC
-from ottla.pipeline.merging import KeyedTable, merge_rows, sequence_of
+from ottla.pipeline.merging import KeyedTable, merge_rows
 from ottla.pipeline.plan import ASIDE, CAUSE, LATE, RECORD, VIOLATED, Work, accepted, quoted
 from ottla.pipeline.source_options import cluster_options
 from ottla.pipeline.values import sink_format, sink_key_format
@@ -157,36 +158,36 @@ class FlowWriter:
         for sink in self._sinks:
             if isinstance(sink, TableSink) and sink.format == "delta":
                 yield self._layout.table(self._flow.zone, sink.name), f"{batch.writer}.table"
-        for side, zone in ((self._flow.quarantine, QUARANTINE), (self._flow.late_rows, LATE_ROOM)):
-            if side is not None and side.table:
-                yield self._layout.table(zone, side.table), f"{batch.writer}.{zone}"
+        for directory, side in self._flow.side_outputs:
+            if side.table:
+                yield self._layout.table(directory, side.table), f"{batch.writer}.{directory}"
 
     def _topic_writers(self, batch: Batch) -> Iterator[str]:
         """Yield the name of the writer of every output that is a topic written exactly once."""
         for sink in self._sinks:
             if isinstance(sink, TopicSink) and sink.delivery == "exactly-once":
                 yield f"{batch.writer}.topic-{sink.topic}"
-        for side, zone in ((self._flow.quarantine, QUARANTINE), (self._flow.late_rows, LATE_ROOM)):
-            if side is not None and not side.table:
-                yield f"{batch.writer}.{zone}"
+        for directory, side in self._flow.side_outputs:
+            if not side.table:
+                yield f"{batch.writer}.{directory}"
 
     def _find_sinks(self) -> tuple[Sink, ...]:
+        """Return the table, if there is one, then the topics."""
         flow = self._flow
-        sinks: tuple[Sink, ...] = flow.sinks
-        if flow.append_to is not None:
-            target = self._declaration.flows[flow.append_to.name].table
-            assert target is not None, "checks refuse to append to what has no table"
-            sinks = (target,)
-        return tuple(sorted(sinks, key=lambda sink: isinstance(sink, TopicSink)))
+        if flow.append_to is None:
+            return tuple(sorted(flow.sinks, key=lambda sink: isinstance(sink, TopicSink)))
+        table = self._declaration.flows[flow.target].table
+        assert table is not None, "checks refuse to append to what has no table"
+        return (table,)
 
     def outputs(self, rows: DataFrame, batch: Batch) -> tuple[DataFrame, DataFrame]:
         """Return the rows of the result and those for quarantine, without writing them."""
-        is_good, is_refused, _ = self._classes(batch)
+        is_good, is_refused, _ = self._conditions(batch)
         return rows.where(is_good).select(*map(quoted, self._columns)), self._rejected(rows.where(is_refused))
 
     def _write(self, rows: DataFrame, batch: Batch) -> Counts:
         seen = Observation()
-        is_good, is_refused, is_late = self._classes(batch)
+        is_good, is_refused, is_late = self._conditions(batch)
         watched = rows.observe(seen, *self._measures(is_good, is_refused, is_late))
         result = watched.where(is_good).select(*map(quoted, self._columns))
         for at, sink in enumerate(self._sinks):
@@ -200,13 +201,13 @@ class FlowWriter:
             result = rows.where(is_good).select(*map(quoted, self._columns))
         counts = self._counts(seen)
         if counts.quarantined or (self._replace and self._flow.quarantine is not None):
-            self._write_side(self._flow.quarantine, QUARANTINE, self._rejected(rows.where(is_refused)), batch)
+            self._write_side(QUARANTINE, self._rejected(rows.where(is_refused)), batch)
         if counts.late:
-            self._write_side(self._flow.late_rows, LATE_ROOM, self._late(rows.where(is_late)), batch)
+            self._write_side(LATE_ROWS, self._late(rows.where(is_late)), batch)
         return counts
 
-    def _classes(self, batch: Batch) -> tuple[Column, Column, Column]:
-        """Which rows belong to the result, which were refused, which came late. No row belongs to two of them."""
+    def _conditions(self, batch: Batch) -> tuple[Column, Column, Column]:
+        """Return the conditions for rows of the result, refused rows and late rows. No row meets two of them."""
         fine, nothing = accepted(self._flow), F.lit(False)
         aside = F.col(ASIDE)
         is_good, is_refused = fine & ~F.coalesce(aside, nothing), ~fine & F.coalesce(aside, F.lit(True))
@@ -300,11 +301,11 @@ class FlowWriter:
             key_format = sink_key_format(sink, self._declaration, written_key(rows, sink))
         self._to_topic(topic_rows(rows, sink, format, key_format), sink.topic, name, batch, delivery=sink.delivery)
 
-    def _write_side(self, side: SideOutput | None, room: str, rows: DataFrame, batch: Batch) -> None:
-        assert side is not None, "rows are put aside only where a declaration says so"
-        name = f"{batch.writer}.{room}"
+    def _write_side(self, directory: str, rows: DataFrame, batch: Batch) -> None:
+        side = dict(self._flow.side_outputs)[directory]
+        name = f"{batch.writer}.{directory}"
         if side.table:
-            self._save(rows, self._layout.table(room, side.table), name, batch, {}, merge_schema=True)
+            self._save(rows, self._layout.table(directory, side.table), name, batch, {}, merge_schema=True)
         elif self._with_topics:
             self._to_topic(side_rows(rows), side.topic or "", name, batch)
 
@@ -395,7 +396,7 @@ def topic_rows(
         )
         key = F.col("__encoded_key")
     else:
-        # Bytes go on as they are; they need not be text.
+        # Bytes are written as they are, because they need not be text.
         is_bytes = sink.key is None or isinstance(written_key(rows, sink), BinaryType)
         key = _key_column(sink) if is_bytes else _key_column(sink).cast("string")
     deleted = F.lit(False)

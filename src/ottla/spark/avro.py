@@ -55,7 +55,7 @@ _PRIMITIVES: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "bytes": pa.binary(),
 }
-#: how whole numbers with a meaning arrive, and what they become
+#: types of the whole numbers of a logical type: as they are stored, and as columns have them
 _LOGICAL: Final[Mapping[str, tuple[pa.DataType, pa.DataType]]] = {
     "date": (pa.date32(), pa.date32()),
     "timestamp-millis": (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
@@ -63,8 +63,8 @@ _LOGICAL: Final[Mapping[str, tuple[pa.DataType, pa.DataType]]] = {
     "local-timestamp-millis": (pa.timestamp("ms"), pa.timestamp("us")),
     "local-timestamp-micros": (pa.timestamp("us"), pa.timestamp("us")),
 }
-#: fastavro would make objects of these that Arrow takes apart again; whole numbers and texts will do
-_LEFT_RAW: Final = (*_LOGICAL, "time-millis", "time-micros", "uuid", "duration")
+#: left as whole numbers and texts, because Arrow would convert the objects of fastavro back
+_KEPT_RAW: Final = (*_LOGICAL, "time-millis", "time-micros", "uuid", "duration")
 _TIMESTAMPS: Final = tuple(name for name in _LOGICAL if name != "date")
 _INNER: Final = ("type", "fields", "items", "values")
 _WIDER: Final = ({"int", "long"}, {"float", "double"})
@@ -84,7 +84,7 @@ class AvroDecoder(ValueDecoder[Any]):
         mapping = _Mapping(self._document)
         #: as values come out of fastavro, and as columns have them
         self._stored, self.type, self._convert = mapping.stored, mapping.type, mapping.convert
-        self._reader = _without_meaning(self._document)
+        self._reader = _without_logical_types(self._document)
         self._resolve_known_ids()
 
     def _build(self, rows: list[Any]) -> pa.Array:
@@ -119,7 +119,7 @@ class AvroDecoder(ValueDecoder[Any]):
             raise SchemaRefused(f"schema id {schema_id}: its values cannot be resolved to the reader schema: {why}")
         units = {name.rpartition("-")[2] for name in _logical_types((document, self._document)) & {*_TIMESTAMPS}}
         # With equal units, whole numbers need no conversion. Else fastavro makes times of them, in the writer's unit.
-        return _without_meaning(document, _LEFT_RAW if len(units) < 2 else tuple({*_LEFT_RAW} - {*_TIMESTAMPS}))
+        return _without_logical_types(document, _KEPT_RAW if len(units) < 2 else tuple({*_KEPT_RAW} - {*_TIMESTAMPS}))
 
 
 class AvroEncoder:
@@ -129,11 +129,11 @@ class AvroEncoder:
         document = _parse(schema)
         mapping = _Mapping(document)
         self.type, self._stored = mapping.type, mapping.stored
-        self._schema = _without_meaning(document)
+        self._schema = _without_logical_types(document)
         self._schema_id = schema_id
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        """Rows may leave fields out that have a default."""
+        """Return the rows as Avro values. Fields with a default may be missing. Raise SchemaRefused."""
         kind = self._stored
         if pa.types.is_struct(kind):
             kind = pa.struct([field for field in kind if rows.type.get_field_index(field.name) >= 0])
@@ -153,7 +153,7 @@ class AvroEncoder:
 
 
 class _Mapping:
-    """The Arrow types of a schema, and what must be done to values besides."""
+    """The Arrow types of a schema, and a conversion of its values where Arrow cannot do it."""
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, Any] = {}
@@ -240,7 +240,7 @@ class _Mapping:
         )
 
 
-#: of a union with several named types, fastavro tells which one a value has
+#: fastavro then names the type of a value of a union with several named types
 _NAMED: Final[Mapping[str, Any]] = {"return_named_type": True, "return_named_type_override": True}
 _PYTHON_NAMES: Final[Mapping[type, tuple[str, ...]]] = {
     bool: ("boolean",),
@@ -273,7 +273,7 @@ def _to_member(names: Sequence[str], converts: Sequence[Convert | None]) -> Conv
 
 
 def _as_numbers(kind: pa.DataType) -> pa.DataType:
-    """The type with whole numbers for times."""
+    """Return the type with whole numbers in place of times."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date(kind):
@@ -312,7 +312,7 @@ def _full_name(name: str, namespace: str | None) -> str:
 
 
 def _parse(schema: str | bytes) -> Any:
-    """The schema as a document, checked."""
+    """Return the schema as a document. Raise SchemaRefused if it is not valid."""
     try:
         document = json.loads(schema)
         fastavro.parse_schema(document)
@@ -333,7 +333,7 @@ def _logical_types(part: Any) -> set[str]:
     return inner | ({part["logicalType"]} if isinstance(part.get("logicalType"), str) else set())
 
 
-def _without_meaning(document: Any, dropped: Collection[str] = _LEFT_RAW) -> Any:
+def _without_logical_types(document: Any, dropped: Collection[str] = _KEPT_RAW) -> Any:
     """Return the parsed schema without these logical types."""
 
     def strip(part: Any) -> Any:

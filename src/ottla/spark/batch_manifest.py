@@ -20,19 +20,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
-from uuid import uuid4
-
-from pyarrow import fs
 
 from ottla.model.errors import OttlaError
 from ottla.spark.source_offsets import batch_ids
-from ottla.spark.staging import open_filesystem
+from ottla.spark.stored_files import create_exclusively, delete_file, is_local, list_names, read_file, replace_file
 from ottla.spark.table_location import TableLocation
 
 DIRECTORY = "ottla-manifests"
@@ -103,64 +99,39 @@ class ManifestFiles:
 
     def await_decision(self, batch_id: int, tables: Sequence[TableLocation]) -> Manifest:
         """Return the batch's manifest when it exists. Raise NoDecision if it does not within two minutes."""
-        filesystem, _ = open_filesystem(self._checkpoint)
         deadline = time.monotonic() + _WAIT_S_MAX
-        while not isinstance(filesystem, fs.LocalFileSystem) and self._read(batch_id) is None:
+        while not is_local(self._checkpoint) and self._read(batch_id) is None:
             if time.monotonic() > deadline:
                 raise NoDecision(f"no task has created {self._path(batch_id)} within {_WAIT_S_MAX:.0f} s")
             time.sleep(_WAIT_STEP_S)
         return self.decide(batch_id, tables)
 
+    def newest(self) -> Manifest | None:
+        """Return the manifest of the last batch that has one. Raise ValueError, KeyError or TypeError if damaged."""
+        numbers = self._numbers()
+        return self._read(numbers[-1]) if numbers else None
+
+    def _numbers(self) -> list[int]:
+        """Return the batches that have a manifest, ascending."""
+        names = (name.removesuffix(".json") for name in list_names(f"{self._checkpoint}/{DIRECTORY}"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
     def _path(self, batch_id: int) -> str:
         return f"{self._checkpoint}/{DIRECTORY}/{batch_id}.json"
 
     def _read(self, batch_id: int) -> Manifest | None:
-        filesystem, path = open_filesystem(self._path(batch_id))
-        try:
-            with filesystem.open_input_stream(path, compression=None) as stream:
-                return Manifest.from_json(bytes(stream.read()))
-        except FileNotFoundError:
-            return None
+        data = read_file(self._path(batch_id))
+        return None if data is None else Manifest.from_json(data)
 
     def _create(self, manifest: Manifest) -> None:
-        filesystem, path = open_filesystem(self._path(manifest.batch_id))
-        if isinstance(filesystem, fs.LocalFileSystem):
-            create_exclusively(path, manifest.to_json())
-            return
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(manifest.to_json())
+        create = create_exclusively if is_local(self._checkpoint) else replace_file
+        create(self._path(manifest.batch_id), manifest.to_json())
 
     def _delete_before(self, batch_id: int) -> None:
-        filesystem, path = open_filesystem(f"{self._checkpoint}/{DIRECTORY}")
         with suppress(OSError):
-            for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
-                number = info.base_name.removesuffix(".json")
-                if number.isdecimal() and int(number) < batch_id:
-                    filesystem.delete_file(info.path)
-
-
-def create_exclusively(path: str, data: bytes) -> bool:
-    """Create a file with this content, complete and synced. Return False if it exists; it is then unchanged."""
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    draft = os.path.join(directory, f".{os.path.basename(path)}.{uuid4().hex}")
-    with open(draft, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(draft, path)  # unlike rename, link does not replace a file
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(draft)
-    for each in (directory, os.path.dirname(directory)):
-        descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    return True
+            for number in self._numbers():
+                if number < batch_id:
+                    delete_file(self._path(number))
 
 
 def last_planned_batch(checkpoint_location: str) -> int:

@@ -38,7 +38,7 @@ from contextlib import contextmanager, suppress
 from pyarrow import fs
 
 from ottla.spark.source_offsets import batch_ids
-from ottla.spark.staging import open_filesystem
+from ottla.spark.stored_files import open_filesystem, sync_files
 
 log = logging.getLogger("ottla.spark")
 
@@ -162,17 +162,6 @@ def synced_checkpoint(checkpoint_location: str, batch_id: int) -> Iterator[None]
     if files.has_state:
         files.sync()
     _synced[checkpoint_location] = files, batch_id
-
-
-def sync_files(paths: list[str]) -> None:
-    """Sync files and the folders that they are in. Files that were deleted meanwhile are left out."""
-    for path in (*paths, *sorted({os.path.dirname(path) for path in paths})):
-        with suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
 
 def _delete(path: str) -> None:

@@ -15,7 +15,6 @@ query must not run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,15 +25,13 @@ from pyarrow import fs
 
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
-from ottla.spark.checkpoint_files import CheckpointFiles
+from ottla.spark.checkpoint_files import CheckpointFiles, checksum_file
 from ottla.spark.offsets import PartitionOffsets
-from ottla.spark.source_offsets import batch_ids
-from ottla.spark.staging import StagingError, open_filesystem
+from ottla.spark.source_offsets import HEADER_LINES, batch_ids, read_offset_lines
+from ottla.spark.stored_files import FileSystemUnusable, is_local, open_filesystem, replace_file, sync_files
 
 #: the only version of Spark's offset log that is known here
 _VERSION: Final = "v1"
-#: lines of an offset file before those of the sources: version, metadata
-_HEADER_LINES: Final = 2
 #: directory of the copies, beside Spark's own directories
 _BACKUPS: Final = "ottla-repair"
 
@@ -63,7 +60,7 @@ class OffsetFile:
 
     def sources(self) -> Iterator[tuple[int, PartitionOffsets]]:
         """Yield number and offsets of each source that reads topics; other sources have other documents."""
-        for number, line in enumerate(self.lines[_HEADER_LINES:]):
+        for number, line in enumerate(self.lines[HEADER_LINES:]):
             try:
                 yield number, PartitionOffsets.from_json(line)
             except ValueError:
@@ -74,7 +71,7 @@ class OffsetFile:
         lines = list(self.lines)
         for number, offsets in self.sources():
             if changed.get(number):
-                lines[_HEADER_LINES + number] = str(PartitionOffsets(offsets | dict(changed[number])))
+                lines[HEADER_LINES + number] = str(PartitionOffsets(offsets | dict(changed[number])))
         return OffsetFile(self.batch_id, tuple(lines))
 
     @property
@@ -156,8 +153,10 @@ class Position:
 def read_checkpoint(location: str) -> CheckpointState:
     """Return the last batches of a checkpoint. Raise RepairRefused if it is none, or one of another version."""
     location = location.rstrip("/")
-    _open(location)  # raises RepairRefused if pyarrow cannot open it
-    planned_ids, completed_ids = batch_ids(f"{location}/offsets"), batch_ids(f"{location}/commits")
+    try:
+        planned_ids, completed_ids = batch_ids(f"{location}/offsets"), batch_ids(f"{location}/commits")
+    except FileSystemUnusable as error:
+        raise RepairRefused(f"{location} cannot be opened: {error}") from None
     if not planned_ids:
         raise RepairRefused(f"{location} has no offsets of a batch: name the checkpoint directory of a query")
     last = planned_ids[-1]
@@ -211,16 +210,16 @@ def apply_repair(state: CheckpointState, positions: list[Position], target: Targ
     backup = f"{state.location}/{_BACKUPS}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
     for file in (state.completed, state.planned):
         if file is not None:
-            _write_file(f"{backup}/offsets-{file.batch_id}", file.content)
+            replace_file(f"{backup}/offsets-{file.batch_id}", file.content)
     # In this order: the checkpoint is valid after a crash between any two of the steps.
     if state.planned is not None:
         # Spark would keep this state, although the next batch with this number reads other offsets.
         CheckpointFiles(state.location).delete_repeated_state()
         _delete_file(f"{state.location}/offsets/{state.planned.batch_id}")
     if state.completed is not None and changed:
-        _write_file(
-            f"{state.location}/offsets/{state.completed.batch_id}", state.completed.with_offsets(changed).content
-        )
+        uri = f"{state.location}/offsets/{state.completed.batch_id}"
+        _delete_checksum(uri)
+        replace_file(uri, state.completed.with_offsets(changed).content)
     return backup
 
 
@@ -229,58 +228,25 @@ def apply_repair(state: CheckpointState, positions: list[Position], target: Targ
 
 def _read_file(location: str, batch_id: int) -> OffsetFile:
     name = f"{location}/offsets/{batch_id}"
-    filesystem, path = _open(name)
-    with filesystem.open_input_stream(path) as stream:
-        lines = tuple(bytes(stream.read()).decode().split("\n"))
+    lines = read_offset_lines(location, batch_id) or []
+    if len(lines) <= HEADER_LINES:
+        raise RepairRefused(f"{name} is not complete: restore the checkpoint from a backup")
     if lines[0] != _VERSION:
         raise RepairRefused(f"{name} has version {lines[0]!r} of Spark's offset log: only {_VERSION} can be repaired")
-    if len(lines) <= _HEADER_LINES:
-        raise RepairRefused(f"{name} is not complete: restore the checkpoint from a backup")
-    return OffsetFile(batch_id, lines)
+    return OffsetFile(batch_id, tuple(lines))
 
 
-def _write_file(name: str, content: bytes) -> None:
-    """Replace a file as a whole."""
-    filesystem, path = _open(name)
-    directory, _, base = path.rpartition("/")
-    filesystem.create_dir(directory, recursive=True)
-    temporary = f"{directory}/.{base}.{uuid4().hex}.tmp"
-    with filesystem.open_output_stream(temporary) as stream:
-        stream.write(content)
-    _sync(filesystem, temporary)
-    _delete_checksum(filesystem, path)
-    filesystem.move(temporary, path)
-    _sync(filesystem, directory)
-
-
-def _delete_file(name: str) -> None:
-    filesystem, path = _open(name)
+def _delete_file(uri: str) -> None:
+    filesystem, path = open_filesystem(uri)
     filesystem.delete_file(path)
-    _delete_checksum(filesystem, path)
-    _sync(filesystem, path.rpartition("/")[0])
+    _delete_checksum(uri)
+    if is_local(uri):
+        sync_files([path])
 
 
-def _delete_checksum(filesystem: fs.FileSystem, path: str) -> None:
+def _delete_checksum(uri: str) -> None:
     """Delete Hadoop's checksum of a local file, because Spark refuses a file that differs from it."""
-    directory, _, base = path.rpartition("/")
-    checksum = f"{directory}/.{base}.crc"
+    filesystem, path = open_filesystem(uri)
+    checksum = checksum_file(path)
     if filesystem.get_file_info(checksum).type == fs.FileType.File:
         filesystem.delete_file(checksum)
-
-
-def _sync(filesystem: fs.FileSystem, path: str) -> None:
-    """Sync a local file or directory to the disk; other file systems have stored a file when it is closed."""
-    if not isinstance(filesystem, fs.LocalFileSystem):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _open(name: str) -> tuple[fs.FileSystem, str]:
-    try:
-        return open_filesystem(name)
-    except StagingError as error:
-        raise RepairRefused(f"{name} cannot be opened: {error}") from None

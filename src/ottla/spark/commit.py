@@ -270,7 +270,7 @@ class CommitProtocol:
         return CheckpointMismatch(
             f"the topic already holds batches up to {token.batch_id} of {self.name}, and batch {batch_id} of the "
             f"checkpoint is not the one that was committed: it covers other source offsets, {hint}or is too old to "
-            "tell. The checkpoint was restored from an older copy, or another run goes on from it. Nothing was "
+            "tell. The checkpoint was restored from an older copy, or another run continues from it. Nothing was "
             "written. Use the newest checkpoint; or start with a new checkpointLocation and startingOffsets of your "
             "choice, which writes everything from there once more"
         )

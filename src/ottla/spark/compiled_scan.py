@@ -25,8 +25,12 @@ from ottla.spark.kernels import (
     COUNTS_DELTAS,
     END,
     LAST_OFFSET_DELTA,
+    NOWHERE,
     START,
     TIMESTAMP,
+    UINT32_MAX,
+    VARINT32_BYTES_MAX,
+    VARINT64_BYTES_MAX,
     Bytes,
     DamagedSection,
     Flags,
@@ -42,12 +46,7 @@ Int = int | np.int64
 
 #: numpy needs about as long for so many rows as numba needs to load
 ROWS_BEFORE_NUMBA = 200_000
-_VARINT32_BYTES_MAX = 5
-_VARINT64_BYTES_MAX = 10
-_UINT32_MAX = 0xFFFFFFFF
 _INT64_MAX = (1 << 63) - 1
-#: beyond the end of any buffer, and small enough to add a length to it
-_NOWHERE = 1 << 62
 
 
 class Scanner:
@@ -120,9 +119,9 @@ def _scan_compiled(buffer: Bytes, sections: Ints) -> Scanned:
 
 
 def _read_varint(buffer: Bytes, position: Int, end: Int, bytes_max: int) -> tuple[Int, Int]:
-    """Return a number and the position after it; `_NOWHERE` if it is not complete before ``end``, or too long."""
+    """Return a number and the position after it; `NOWHERE` if it is not complete before ``end``, or too long."""
     if position >= end:
-        return 0, _NOWHERE
+        return 0, NOWHERE
     number = np.int64(buffer[position])
     if number < 0x80:
         return number >> 1 ^ -(number & 1), position + 1
@@ -130,16 +129,16 @@ def _read_varint(buffer: Bytes, position: Int, end: Int, bytes_max: int) -> tupl
     for place in range(1, bytes_max):
         position += 1
         if position >= end:
-            return 0, _NOWHERE
+            return 0, NOWHERE
         number = np.int64(buffer[position])
-        if place == _VARINT64_BYTES_MAX - 1 and number > 1:
-            return 0, _NOWHERE
+        if place == VARINT64_BYTES_MAX - 1 and number > 1:
+            return 0, NOWHERE
         raw |= (number & 0x7F) << 7 * place
         if number < 0x80:
-            if bytes_max == _VARINT32_BYTES_MAX and raw > _UINT32_MAX:
-                return 0, _NOWHERE
+            if bytes_max == VARINT32_BYTES_MAX and raw > UINT32_MAX:
+                return 0, NOWHERE
             return (raw >> 1) & _INT64_MAX ^ -(raw & 1), position + 1
-    return 0, _NOWHERE
+    return 0, NOWHERE
 
 
 def _scan_sections(
@@ -160,16 +159,16 @@ def _scan_sections(
         base_offset, first = sections[index, BASE_OFFSET], sections[index, TIMESTAMP]
         previous: Int = -1
         for _ in range(sections[index, COUNT]):
-            length, position = _read_varint(buffer, position, section_end, _VARINT32_BYTES_MAX)
+            length, position = _read_varint(buffer, position, section_end, VARINT32_BYTES_MAX)
             end = position + length
             if length < BODY_BYTES_MIN or end > section_end:
                 return index
             # After a number that cannot be read, positions are beyond the end: one check of the last one is enough.
-            timestamp_delta, position = _read_varint(buffer, position + 1, end, _VARINT64_BYTES_MAX)
-            offset_delta, position = _read_varint(buffer, position, end, _VARINT32_BYTES_MAX)
-            key_size, key_start = _read_varint(buffer, position, end, _VARINT32_BYTES_MAX)
+            timestamp_delta, position = _read_varint(buffer, position + 1, end, VARINT64_BYTES_MAX)
+            offset_delta, position = _read_varint(buffer, position, end, VARINT32_BYTES_MAX)
+            key_size, key_start = _read_varint(buffer, position, end, VARINT32_BYTES_MAX)
             key_end = key_start + max(key_size, 0)
-            value_size, value_start = _read_varint(buffer, key_end, end, _VARINT32_BYTES_MAX)
+            value_size, value_start = _read_varint(buffer, key_end, end, VARINT32_BYTES_MAX)
             position = value_start + max(value_size, 0)
             if key_size < -1 or value_size < -1 or position >= end:
                 return index

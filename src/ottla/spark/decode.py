@@ -49,7 +49,7 @@ from ottla.spark.kernels import (
     Scanned,
 )
 
-#: columns of every record; headers are decoded on demand
+#: columns that are decoded by default; `headers` are another one
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 
 #: the size of Arrow batches that Spark processes fastest
@@ -75,7 +75,7 @@ class DamagedBatch(OttlaError):
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(
             f"the batch at offset {offset} is damaged: {why}. "
-            f"Try again; if it stays so, check the broker's disk, or read on with startingOffsets behind the batch"
+            f"Try again; if it stays damaged, check the broker's disk, or continue with startingOffsets after the batch"
         )
         self.offset = offset
         self.why = why
@@ -131,20 +131,17 @@ def decode(
     start: int,
     end: int,
     aborted: AbortedTransactions | None,
-    headers: bool,
     columns: Sequence[str] = COLUMNS,
 ) -> tuple[pa.RecordBatch, int]:
     """Return the records of a Fetch reply whose offsets are in ``[start, end)``, and the next offset to fetch.
 
-    The result has ``columns`` in this order; ``headers`` adds a last column. An incomplete batch at the end of the
-    reply is left for the next fetch.
+    The result has ``columns`` in this order. An incomplete batch at the end of the reply is left for the next fetch.
     """
     chunks = decode_chunks(
         data,
         start=start,
         end=end,
         aborted=aborted,
-        headers=headers,
         columns=columns,
         rows_max=DECODED_BYTES_MAX,
         bytes_max=DECODED_BYTES_MAX,
@@ -162,7 +159,6 @@ def decode_chunks(
     start: int,
     end: int,
     aborted: AbortedTransactions | None,
-    headers: bool,
     columns: Sequence[str] = COLUMNS,
     rows_max: int = CHUNK_ROWS_MAX,
     bytes_max: int = CHUNK_BYTES_MAX,
@@ -172,8 +168,8 @@ def decode_chunks(
 
     Memory is limited by the size of a piece and of the largest batch, whatever the size of the decompressed reply.
     """
-    assert columns or headers, "a reader without columns has no rows"
-    schema = schema_of(columns, headers=headers)
+    assert columns, "a reader without columns has no rows"
+    schema = schema_of(columns)
     group = _Group(data, start, end)
     next_offset = start
     for header, position in _whole_batches(data):
@@ -199,13 +195,12 @@ def load_numba() -> None:
     batch = build_batch([Record(timestamp=0, key=None, value=b"1")])
     # A reply may be written to, decompressed bytes may not: numba compiles a function for each.
     for data in (memoryview(bytearray(batch)), memoryview(bytes(batch))):
-        decode(data, start=0, end=1, aborted=None, headers=False)
+        decode(data, start=0, end=1, aborted=None)
 
 
-def schema_of(columns: Sequence[str] = COLUMNS, *, headers: bool = False) -> pa.Schema:
-    """Return the Arrow schema of decoded rows."""
-    names = [*columns, "headers"] if headers and "headers" not in columns else columns
-    return pa.schema([(name, TYPES[name]) for name in names])
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of rows with these columns."""
+    return pa.schema([(name, TYPES[name]) for name in columns])
 
 
 def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int]]:
@@ -225,7 +220,7 @@ def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int]]:
         if header.size_bytes > len(data) - position:
             return
         if header.base_offset < next_offset:
-            raise DamagedBatch(header.base_offset, f"it stands behind offset {next_offset - 1}")
+            raise DamagedBatch(header.base_offset, f"its offsets do not follow offset {next_offset - 1}")
         # Compaction removes records of a batch and keeps its offsets, so there may be fewer records than offsets.
         if not 0 <= header.record_count <= header.last_offset_delta + 1 or header.last_offset_delta < 0:
             raise DamagedBatch(

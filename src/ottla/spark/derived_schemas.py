@@ -67,7 +67,7 @@ def _avro_record(rows: pa.DataType, name: str) -> dict[str, Any]:
     for each in rows:
         if not _NAME.fullmatch(each.name):
             raise SchemaRefused(
-                f"{each.name!r} is no name of a field in Avro: rename the column to letters, digits and _"
+                f"{each.name!r} is not the name of a field in Avro: rename the column to letters, digits and _"
             )
         fields.append({"name": each.name, "type": ["null", _avro(each.type, f"{name}_{each.name}")], "default": None})
     return {"type": "record", "name": name, "fields": fields}

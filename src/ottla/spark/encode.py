@@ -67,7 +67,6 @@ def encode(
     codec: int,
     batch_bytes_max: int,
     now_ms: int,
-    level: int | None = None,
 ) -> list[Encoded]:
     """Return all rows, in their order, in batches of at most ``batch_bytes_max`` bytes before and after compression.
 
@@ -85,7 +84,7 @@ def encode(
         headers=_header_blobs(headers, rows),
         timestamps=_milliseconds(timestamps, rows, now_ms),
     )
-    return list(records.batches(batch_bytes_max, codec, level))
+    return list(records.batches(batch_bytes_max, codec))
 
 
 def murmur2_partitions(
@@ -153,7 +152,7 @@ class _Records:
     headers: _HeaderBlobs
     timestamps: Ints
 
-    def batches(self, batch_bytes_max: int, codec: int, level: int | None) -> Iterator[Encoded]:
+    def batches(self, batch_bytes_max: int, codec: int) -> Iterator[Encoded]:
         # Small batches are encoded together, because each pass over the columns has a fixed cost.
         ahead = self._ahead()
         cuts = self._cuts(ahead, batch_bytes_max)
@@ -161,7 +160,7 @@ class _Records:
         first = 0
         while first < len(cuts) - 1:
             last = max(first + 1, bisect_right(cuts, cuts[first] + group_rows) - 1)
-            yield from self._group(cuts[first : last + 1], codec, level)
+            yield from self._group(cuts[first : last + 1], codec)
             first = last
 
     def _ahead(self) -> Ints:
@@ -183,7 +182,7 @@ class _Records:
             cuts.append(last)
         return cuts
 
-    def _group(self, cuts: list[int], codec: int, level: int | None) -> Iterator[Encoded]:
+    def _group(self, cuts: list[int], codec: int) -> Iterator[Encoded]:
         """Yield the batches between these rows."""
         rows = slice(cuts[0], cuts[-1])
         fields = (self.keys, self.values, self.headers.blobs)
@@ -205,7 +204,7 @@ class _Records:
         start = 0
         for first, last in pairwise(cuts):
             end = int(laid.ends[last - cuts[0] - 1])
-            yield _sealed(sections[start:end], self.timestamps[first:last], codec, level)
+            yield _sealed(sections[start:end], self.timestamps[first:last], codec)
             start = end
 
     def _size_alone(self, row: int) -> int:
@@ -224,8 +223,8 @@ class _Records:
         return overhead + _varint_size(overhead + sum(largest))
 
 
-def _sealed(section: memoryview, timestamps: Ints, codec: int, level: int | None) -> Encoded:
-    compressed: bytes | memoryview = section if codec == NONE else compress(codec, section, level)
+def _sealed(section: memoryview, timestamps: Ints, codec: int) -> Encoded:
+    compressed: bytes | memoryview = section if codec == NONE else compress(codec, section)
     if len(compressed) >= len(section):
         # A batch that compression makes larger is sent without it: the limit was checked for the uncompressed size.
         codec, compressed = NONE, section

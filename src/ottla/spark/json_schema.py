@@ -88,7 +88,7 @@ class JsonEncoder:
         self._schema_id = schema_id
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        """Columns that are null are left out, unless the schema requires them and permits null."""
+        """Return the rows as JSON. Null columns are left out, unless the schema requires them and permits null."""
         return pa.array([self._encode_one(row) for row in rows.to_pylist(maps_as_pydicts="strict")], pa.binary())
 
     def _encode_one(self, row: Any) -> bytes | None:

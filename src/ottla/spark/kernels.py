@@ -1,10 +1,10 @@
 """The loops over the bytes of record batches, on whole columns with numpy: find the fields of records, write varints,
 hash keys. Both directions work on all records of a buffer at once.
 
-Only one part is sequential: a record tells its length, and with that where the next record begins. `_StartFinder`
-guesses that the next records have the length of this one, so that their lengths stand at equal distances, and accepts
-with one comparison all records up to the first that differs. Where lengths change from record to record a plain Python
-loop over the lengths is faster, so after a wrong guess the next records are found by that loop.
+Only one part is sequential: the length of a record says where the next record begins. `_StartFinder` guesses that the
+next records have the length of this one, so that their lengths stand at equal distances, and accepts with one
+comparison all records up to the first that differs. Where lengths change from record to record a plain Python loop over
+the lengths is faster, so after a wrong guess the next records are found by that loop.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SECTION_COLUMNS = 7
 BODY_BYTES_MIN = 6
 RECORD_BYTES_MIN = 7
 
-_VARINT32_BYTES_MAX = 5
-_VARINT64_BYTES_MAX = 10
-_UINT32_MAX = 0xFFFFFFFF
+VARINT32_BYTES_MAX = 5
+VARINT64_BYTES_MAX = 10
+UINT32_MAX = 0xFFFFFFFF
 #: the sum of two numbers below this has 63 bits
 _ADDABLE = 1 << 62
 #: beyond the end of any buffer, and small enough to add a length to it
-_NOWHERE = 1 << 62
+NOWHERE = 1 << 62
 
 #: a guess costs more than it saves below so many records of equal length; then so many are found one by one
 _RUN_MIN = 8
@@ -102,7 +102,7 @@ def scan(buffer: Bytes, sections: Ints) -> Scanned:
     section_ends = np.cumsum(counts)
     starts = _record_starts(buffer, sections)
     reader = _ColumnReader(buffer, starts, section_ends)
-    lengths = reader.next_varints(_VARINT32_BYTES_MAX)
+    lengths = reader.next_varints(VARINT32_BYTES_MAX)
     reader.refuse(lengths < BODY_BYTES_MIN)
     ends = reader.positions + lengths
     # With this, every record begins where the one before ends, and stays inside of its section.
@@ -111,12 +111,12 @@ def scan(buffer: Bytes, sections: Ints) -> Scanned:
 
     # Positions only grow, and those out of reach are clipped, so one check of the last position covers all fields.
     reader.positions += 1
-    timestamp_deltas = reader.next_varints(_VARINT64_BYTES_MAX)
-    offset_deltas = reader.next_varints(_VARINT32_BYTES_MAX)
+    timestamp_deltas = reader.next_varints(VARINT64_BYTES_MAX)
+    offset_deltas = reader.next_varints(VARINT32_BYTES_MAX)
     bounds = np.empty(4 * len(ends), np.int32)
     nulls = []
     for start in (0, 2):
-        sizes = reader.next_varints(_VARINT32_BYTES_MAX)
+        sizes = reader.next_varints(VARINT32_BYTES_MAX)
         null = sizes < 0
         if null.any():
             reader.refuse(sizes < -1)
@@ -198,7 +198,7 @@ class _ColumnReader:
 
     def __init__(self, buffer: Bytes, positions: Ints, section_ends: Ints) -> None:
         self._buffer = buffer
-        #: the row behind the last of each section
+        #: the row after the last one of each section
         self._section_ends = section_ends
         self.positions = positions.copy()
 
@@ -221,7 +221,7 @@ class _ColumnReader:
             else:
                 raws[long] |= high
                 self.positions[long] += 1
-            if place == _VARINT64_BYTES_MAX - 1:
+            if place == VARINT64_BYTES_MAX - 1:
                 self._refuse_rows(long[numbers > 1])
             longer = numbers >= 0x80
             if not longer.any():
@@ -229,8 +229,8 @@ class _ColumnReader:
             long = long[longer]
         else:
             self._refuse_rows(long)
-        if bytes_max == _VARINT32_BYTES_MAX == place + 1:
-            self.refuse(raws > _UINT32_MAX)
+        if bytes_max == VARINT32_BYTES_MAX == place + 1:
+            self.refuse(raws > UINT32_MAX)
         return _unzigzag(raws)
 
     def refuse(self, bad: Flags, *, unless: Ints | None = None) -> None:
@@ -255,7 +255,7 @@ def scan_headers(buffer: Bytes, positions: Ints, ends: Ints, section_ends: Ints)
     The first header of all records is read, then the second of those that have one, and so on.
     """
     every = _ColumnReader(buffer, positions, section_ends)
-    counts = every.next_varints(_VARINT32_BYTES_MAX)
+    counts = every.next_varints(VARINT32_BYTES_MAX)
     # A header has two bytes or more: refuse a wrong count before memory is allocated for it.
     every.refuse((counts < 0) | (counts > (ends - every.positions) // 2))
     positions = every.positions
@@ -268,7 +268,7 @@ def scan_headers(buffer: Bytes, positions: Ints, ends: Ints, section_ends: Ints)
         reader = _ColumnReader(buffer, positions[active], np.searchsorted(active, section_ends))
         places = firsts[active] + done
         for bound, smallest in ((0, 0), (2, -1)):
-            sizes = reader.next_varints(_VARINT32_BYTES_MAX)
+            sizes = reader.next_varints(VARINT32_BYTES_MAX)
             reader.refuse(sizes < smallest)
             bounds[4 * places + bound] = reader.positions
             reader.positions += sizes.clip(0)
@@ -298,7 +298,7 @@ def _walk_headers(data: bytes, origin: int, bounds: Positions, null_values: Flag
         value_size, value_start = _read_varint32(data, key_end)
         position = value_start + max(value_size, 0)
         if key_size < 0 or value_size < -1 or position > len(data):
-            return _NOWHERE
+            return NOWHERE
         bounds[4 * row : 4 * row + 4] = (origin + key_start, origin + key_end, origin + value_start, origin + position)
         null_values[row] = value_size < 0
     return origin + position
@@ -386,7 +386,7 @@ def _walk(data: bytes | memoryview, position: int, count: int) -> Iterator[int]:
             position += two_bytes[number] + (high << 6)
             continue
         raw = number & 0x7F | (high & 0x7F) << 7
-        for place in range(2, _VARINT32_BYTES_MAX):
+        for place in range(2, VARINT32_BYTES_MAX):
             number = data[position + place]
             raw |= (number & 0x7F) << 7 * place
             if number < 0x80:
@@ -474,9 +474,9 @@ def _murmur2_mix(hashes: Hashes, words: Hashes) -> Hashes:
 def _murmur2_words(data: bytes, hashed: int) -> int:
     """Mix the whole words of the rest of a key into its hash."""
     for position in range(0, len(data) - 3, 4):
-        number = int.from_bytes(data[position : position + 4], "little") * _MURMUR2_FACTOR & _UINT32_MAX
-        number = (number ^ number >> 24) * _MURMUR2_FACTOR & _UINT32_MAX
-        hashed = hashed * _MURMUR2_FACTOR & _UINT32_MAX ^ number
+        number = int.from_bytes(data[position : position + 4], "little") * _MURMUR2_FACTOR & UINT32_MAX
+        number = (number ^ number >> 24) * _MURMUR2_FACTOR & UINT32_MAX
+        hashed = hashed * _MURMUR2_FACTOR & UINT32_MAX ^ number
     return hashed
 
 
@@ -486,10 +486,10 @@ def _read_varint32(data: bytes, position: int) -> tuple[int, int]:
     Callers compare the position with the end of the data, and the next read begins beyond it.
     """
     raw = 0
-    for place in range(_VARINT32_BYTES_MAX):
+    for place in range(VARINT32_BYTES_MAX):
         if position + place >= len(data):
-            return 0, _NOWHERE
+            return 0, NOWHERE
         raw |= (data[position + place] & 0x7F) << 7 * place
         if data[position + place] < 0x80:
-            return (raw >> 1 ^ -(raw & 1), position + place + 1) if raw <= _UINT32_MAX else (0, _NOWHERE)
-    return 0, _NOWHERE
+            return (raw >> 1 ^ -(raw & 1), position + place + 1) if raw <= UINT32_MAX else (0, NOWHERE)
+    return 0, NOWHERE

@@ -109,7 +109,7 @@ def _bounds(low: Any, high: Any, nulls: int | None, rows: int | None) -> Bounds 
 
 
 def _has_usable_bounds(kind: pa.DataType) -> bool:
-    """Numbers with fractions and bytes are written to the log in ways that lose digits."""
+    """Return whether the log has exact bounds: those of fractions and bytes may have lost digits."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)

@@ -75,7 +75,7 @@ def decide_stream(batches: Iterable[pa.RecordBatch], rule: MergeRule) -> Iterato
         waiting.append(batch)
         rows = pa.Table.from_batches(waiting)
         start = int(np.flatnonzero(_starts(rows, rule.keys))[-1])
-        # The last key of a batch may go on in the next one.
+        # The next batch may have more events of the last key.
         if start:
             yield decide(rows.slice(0, start), rule)
             waiting = rows.slice(start).combine_chunks().to_batches()

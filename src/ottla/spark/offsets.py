@@ -155,10 +155,10 @@ class Cause(Enum):
     RECREATED = "the topic was deleted and created again under the same name"
     TRUNCATED = "the log ends before the offset: the topic was created again, or an unclean leader election cut it"
     TOPIC_DELETED = "the topic does not exist any more"
-    PARTITION_GONE = "the topic has fewer partitions than before: it was created again"
-    NOT_READ_ANY_MORE = "the partition exists but the source's options do not name it any more"
+    PARTITION_MISSING = "the topic has fewer partitions than before: it was created again"
+    NOT_SUBSCRIBED = "the partition exists but the source's options do not name it any more"
     ENDS_EARLY = "the log ends before the offset up to which it was to be read"
-    BORN_LATE = "the partition is new, and retention removed its first records before they were read"
+    NEW_PARTITION_SHORTENED = "the partition is new, and retention removed its first records before they were read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def plan_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition
         cause = None
         if begin is None:
             if log_start > 0 and tp.topic in topics_before:
-                cause = Cause.BORN_LATE
+                cause = Cause.NEW_PARTITION_SHORTENED
             begin = 0 if cause else log_start
         elif observed.recreated(tp.topic):
             cause = Cause.RECREATED
@@ -269,7 +269,7 @@ def _cause_of_absence(tp: TopicPartition, observed: Observed) -> Cause:
     count = observed.partition_counts.get(tp.topic)
     if count is None:
         return Cause.TOPIC_DELETED
-    return Cause.PARTITION_GONE if tp.partition >= count else Cause.NOT_READ_ANY_MORE
+    return Cause.PARTITION_MISSING if tp.partition >= count else Cause.NOT_SUBSCRIBED
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

@@ -35,7 +35,7 @@ _SPARKS_OWN = ("path", "checkpointLocation", "queryName")
 _SECURITY = re.compile(r"security\.|ssl\.|sasl\.|enable\.ssl\.")
 #: properties that contradict the source, and what to do instead
 REFUSED_PROPERTIES = {
-    "auto.offset.reset": "set startingOffsets to earliest or latest: Spark's checkpoint decides where reading goes on",
+    "auto.offset.reset": "set startingOffsets to earliest or latest: Spark's checkpoint decides where to continue",
     "key.deserializer": "keys arrive as bytes; set key.format to decode them with schemas of a registry",
     "value.deserializer": "values arrive as bytes; set value.format to decode them with schemas of a registry",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint; set kafka.group.id to publish them as a group",

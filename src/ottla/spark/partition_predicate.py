@@ -145,12 +145,12 @@ class _Parser:
         elif kind == "number" and self._types[column] == "string":
             raise OptionError(f"replaceWhere compares {column}, a string, with a number: write '{word}' in quotes")
         elif kind != "number" and word.lower() not in ("true", "false"):
-            raise OptionError(f"replaceWhere needs a value instead of {word!r}; texts and dates stand in single quotes")
+            raise OptionError(f"replaceWhere needs a value instead of {word!r}; put texts and dates in single quotes")
         try:
             return _typed(word, self._types[column])
         except (ValueError, InvalidOperation):
             raise OptionError(
-                f"replaceWhere compares {column} with {word!r}, which is no {self._types[column]}"
+                f"replaceWhere compares {column} with {word!r}, which is not of type {self._types[column]}"
             ) from None
 
     def _keyword(self, wanted: str) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
+from ottla.spark.clusters import open_cluster
 from ottla.spark.listening import QueryListener
 from ottla.spark.offsets import PartitionOffsets
 from ottla.spark.options import Connection, Options
@@ -35,6 +37,7 @@ log = logging.getLogger("ottla.spark")
 _GROUP_PREFIX_DEFAULT = "spark"
 #: Spark calls listeners one after another: a cluster that does not answer must not delay the others
 _COMMIT_S_MAX = 5.0
+_OPEN_CLUSTER = partial(open_cluster, timeout_s=_COMMIT_S_MAX)
 
 
 def publish_progress(spark: SparkSession, options: Mapping[str, str]) -> ProgressPublisher:
@@ -48,14 +51,14 @@ class ProgressPublisher(QueryListener):
     """Commits the end of each batch. Spark calls it from one thread."""
 
     def __init__(
-        self, options: Mapping[str, str], *, open_cluster: Callable[[Connection], Cluster] | None = None
+        self, options: Mapping[str, str], *, open_cluster: Callable[[Connection], Cluster] = _OPEN_CLUSTER
     ) -> None:
         wanted = ("kafka.", "groupidprefix")
         given = Options({n: v for n, v in options.items() if n.lower().startswith(wanted)}, ("groupIdPrefix",))
         self._connection = given.connection()
         self._group = given.properties.get("group.id")
         self._prefix = given.text("groupIdPrefix") or _GROUP_PREFIX_DEFAULT
-        self._open_cluster = open_cluster or _open_cluster
+        self._open_cluster = open_cluster
         self._cluster: Cluster | None = None
 
     def group_of(self, progress: StreamingQueryProgress) -> str:
@@ -63,7 +66,7 @@ class ProgressPublisher(QueryListener):
         return self._group or f"{self._prefix}-{progress.name or progress.id}"
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing has been read yet."""
+        """Do nothing: nothing has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
@@ -82,7 +85,7 @@ class ProgressPublisher(QueryListener):
             self.close()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing has been read since the last progress."""
+        """Do nothing: nothing has been read since the last progress."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.close()
@@ -102,7 +105,3 @@ def offsets_of(description: str, end_offset: str | None) -> PartitionOffsets:
     except ValueError:
         # Another source in Python, whose offsets have another form.
         return PartitionOffsets()
-
-
-def _open_cluster(connection: Connection) -> Cluster:
-    return Cluster(connection.bootstrap, connection.properties, client_id=connection.client_id, timeout_s=_COMMIT_S_MAX)

@@ -191,13 +191,15 @@ def _compiled(schema: str | bytes) -> bytes:
 
 
 def find_message(schema: str | bytes, name: str | None) -> Descriptor:
-    """A message of a schema; without a name, the first one of its last file."""
+    """Return a message of a schema; without a name, the first one of its last file. Raise SchemaRefused."""
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet()
     try:
         files.ParseFromString(_compiled(schema))
     except DecodeError:
-        raise SchemaRefused("the bytes are no FileDescriptorSet: make them with protoc --descriptor_set_out") from None
+        raise SchemaRefused(
+            "the bytes are not a FileDescriptorSet: make them with protoc --descriptor_set_out"
+        ) from None
     try:
         for module in _WELL_KNOWN:
             pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
@@ -255,7 +257,7 @@ def message_indexes(descriptor: Descriptor) -> tuple[int, ...]:
 
 
 def message_type(descriptor: Descriptor, outer: tuple[str, ...] = ()) -> pa.DataType:
-    """The struct of a message."""
+    """Return the struct of a message. Raise SchemaRefused if the message contains itself."""
     if descriptor.full_name in outer:
         raise SchemaRefused(
             f"the message {descriptor.full_name} contains itself: columns cannot, so decode it yourself"
@@ -341,7 +343,7 @@ def _offsets(lists: Sequence[Any]) -> pa.Array:
 
 
 def _value_column(field: FieldDescriptor, values: Sequence[Any]) -> pa.Array:
-    """Values without their field: of a column, or the flat content of lists and maps."""
+    """Return values of a field as a column; those of lists and maps without the list or map around them."""
     if field.type == FieldDescriptor.TYPE_ENUM:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return pa.array([None if each is None else names.get(each, str(each)) for each in values], pa.string())
@@ -436,7 +438,7 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _ends_early(data: bytes) -> bool:
-    """Whether the fields of a message go beyond its bytes."""
+    """Return whether the fields of a message go beyond its bytes."""
     position = 0
     while position < len(data):
         tag, position = _read_varint(data, position)

@@ -17,10 +17,10 @@ from ottla.client.errors import UNKNOWN_TOPIC_CODES, BrokerError, ClientError, O
 from ottla.client.fetching import PartitionReader
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
+from ottla.spark.clusters import lend_cluster
 from ottla.spark.columns import TYPES
 from ottla.spark.offsets import Cause, DataLoss, DataLost, OffsetRange
 from ottla.spark.options import ReadOptions, nearest
-from ottla.spark.worker_clusters import lend_cluster
 from ottla.wire.fetch import TOPIC_IDS_FROM
 from ottla.wire.messages.fetch import FetchRequest
 
@@ -114,7 +114,7 @@ def _read_task(cluster: Cluster, options: ReadOptions, task: Task, columns: Sequ
                 raise
             if options.fail_on_data_loss:
                 raise DataLost([loss]) from error
-            log.warning("failOnDataLoss is false, so reading goes on without them: %s", loss)
+            log.warning("failOnDataLoss is false, so reading continues without them: %s", loss)
             range_ = range_._replace(start=resume)
 
 
@@ -167,9 +167,7 @@ def _read_range(
         for fetched in reader:
             if aborted is not None:
                 aborted.feed(fetched.aborted)
-            chunks = decode_chunks(
-                fetched.data, start=position, end=range_.end, aborted=aborted, headers=False, columns=decoded
-            )
+            chunks = decode_chunks(fetched.data, start=position, end=range_.end, aborted=aborted, columns=decoded)
             for rows, position in chunks:
                 yield constants.added_to(rows, schema), position
 

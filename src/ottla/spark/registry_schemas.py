@@ -198,7 +198,7 @@ class _Registry:
             raise SchemaRefused(f"the schema cannot be registered under subject {subject}: {error}") from None
 
 
-#: by settings; made again in each process, because connections and locks cannot be sent to another one
+#: by settings; created in each process, because connections and locks cannot be sent to another one
 _registries: dict[RegistrySettings, _Registry] = {}
 _registries_lock = threading.Lock()
 

@@ -110,7 +110,7 @@ class EncodedColumns:
     def of(cls, schemas: Sequence[SchemaOptions], schema: StructType) -> Self:
         """Return the encoder for rows with these columns; schemas are registered or looked up here, on the driver.
 
-        Raise RowsRefused if ``value`` is no struct, if there is no ``key``, or if they do not fit their schemas.
+        Raise RowsRefused if ``value`` is not a struct, if there is no ``key``, or if they do not fit their schemas.
         """
         return cls({options.part: _written_format(options, schema) for options in schemas})
 

@@ -75,7 +75,7 @@ class SparkMissing(OttlaError):
 
 
 def build_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process. Its master: the caller's, that of ``conf``, of spark-submit, else ``local[*]``.
+    """Return the session of this process. Its master is ``master``, else that of ``conf`` or spark-submit, else local.
 
     Raise ConnectRefused if that is a server of Spark Connect.
     """
@@ -134,7 +134,7 @@ def prepare_streams(session: SparkSession) -> None:
 def settings_of(
     app_name: str, master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """All settings of a session: defaults, then what the caller says."""
+    """Return all settings of a session: defaults, and the settings of the caller, which take precedence."""
     chosen = master or conf.get("spark.master")
     if chosen is None and not is_submitted(environ):
         chosen = "local[*]"
@@ -150,7 +150,7 @@ def is_local(master: str) -> bool:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether all executors are here as well.
+    """Return whether all executors of a master are on this machine.
 
     >>> [is_on_this_machine(master) for master in ("local[2]", "spark://127.0.0.1:7077", "spark://a:7077,b:7077")]
     [True, True, False]
@@ -169,7 +169,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def prepare_environment(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
-    """What Spark takes from the environment of the process that starts it."""
+    """Set the variables that Spark takes from the environment of the process that starts it."""
     environ["JAVA_HOME"] = str(find_java(environ).home)
     # Workers would otherwise run the first python3 of PATH, which need not have our packages.
     environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
@@ -199,7 +199,7 @@ def executor_environment(environ: Mapping[str, str], settings: Mapping[str, str]
 
 
 def _add_own_packages(environ: MutableMapping[str, str]) -> None:
-    """Workers find our packages where this process found them, also from a checkout that is not installed."""
+    """Let workers find our packages where this process found them, also in a checkout that is not installed."""
     root = str(Path(ottla.__file__).resolve().parent.parent)
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if root not in paths and root not in (os.path.dirname(os.__file__), *_site_packages()):

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ottla.client.cluster import Cluster
 from ottla.env.private_directory import NotPrivate, private_directory
 from ottla.spark.checkpoint_files import synced_checkpoint
+from ottla.spark.clusters import open_cluster
 from ottla.spark.columns import RowsRefused, check_written_columns
 from ottla.spark.commit import Checkpoint, CommitProtocol, CommitSettings, commit_once
 from ottla.spark.options import Connection
@@ -34,11 +34,11 @@ from ottla.spark.staging import (
     StagingWriter,
     delete_staged,
     inline_share,
-    is_local,
     staging_file,
     sweep,
     this_host,
 )
+from ottla.spark.stored_files import is_local
 from ottla.spark.write_options import Delivery, WriteOptions
 
 if TYPE_CHECKING:
@@ -73,29 +73,39 @@ class StagedMessage(WriterCommitMessage):
     run_id: str = ""
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch of a stream."""
+class TopicWriting:
+    """What both writers have in common: tasks stage rows, or produce them if the delivery is at least once."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_written_columns(_type_names(schema), options.topic, encoded=[each.part for each in options.schemas])
+        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+        check_written_columns(types, options.topic, encoded=[each.part for each in options.schemas])
         self.options = options
         self.driver_host = this_host()
         self.encoded = _encoded_columns(options, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage the rows of a task. With delivery at least once, produce them."""
-        task = stream_task(required=True)
-        iterator = iterator if self.encoded is None else self.encoded.encode(iterator)
+    def write_rows(self, rows: Iterator[pa.RecordBatch], owner: str, number: int) -> Staged:
+        """Write the rows of a task; a file with staged rows belongs to this owner and has this number."""
+        rows = rows if self.encoded is None else self.encoded.encode(rows)
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
-            _produce_rows(self.options, iterator)
-            return StagedMessage(staged=Staged(), query_id=task.query_id, run_id=task.run_id)
+            _produce_rows(self.options, rows)
+            return Staged()
         directory = staging_directory(self.options, self.driver_host)
-        file = staging_file(directory, self._name(task.query_id), task.batch_id or 0) if directory is not None else None
-        staged = _stage_rows(self.options, file, iterator)
+        return _stage_rows(self.options, staging_file(directory, owner, number) if directory else None, rows)
+
+    def checkpoint(self, step: str) -> None:
+        """Called between the steps of a commit."""
+
+
+class StreamWriter(TopicWriting, DataSourceStreamArrowWriter):
+    """One micro-batch of a stream."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        task = stream_task(required=True)
+        staged = self.write_rows(iterator, self._name(task.query_id), task.batch_id or 0)
         return StagedMessage(staged=staged, query_id=task.query_id, run_id=task.run_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver, when every task has succeeded."""
+        """Commit the batch. Spark calls it on the driver when every task has succeeded."""
         staged = _staged(messages)
         if self.options.delivery is Delivery.AT_LEAST_ONCE or not any(task.rows for task in staged):
             return
@@ -112,35 +122,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _maybe_sweep(self.options, protocol.name, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver, when a task or ``commit`` has failed."""
+        """Delete staged files. Spark calls it on the driver when a task or ``commit`` has failed."""
         CommitProtocol.abort(_staged(messages))
-
-    def checkpoint(self, step: str) -> None:
-        """Called between the steps of a commit."""
 
     def _name(self, query_id: str) -> str:
         return f"{query_id}.{self.options.sink_name}" if self.options.sink_name else query_id
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(TopicWriting, DataSourceArrowWriter):
     """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        check_written_columns(_type_names(schema), options.topic, encoded=[each.part for each in options.schemas])
         if overwrite:
             raise RowsRefused('a topic cannot be overwritten: write with mode("append")')
-        self.options = options
-        self.driver_host = this_host()
-        self.encoded = _encoded_columns(options, schema)
+        super().__init__(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        iterator = iterator if self.encoded is None else self.encoded.encode(iterator)
-        if self.options.delivery is Delivery.AT_LEAST_ONCE:
-            _produce_rows(self.options, iterator)
-            return StagedMessage(staged=Staged())
-        directory = staging_directory(self.options, self.driver_host)
-        file = staging_file(directory, JOBS, int(time.time())) if directory is not None else None
-        return StagedMessage(staged=_stage_rows(self.options, file, iterator))
+        return StagedMessage(staged=self.write_rows(iterator, JOBS, int(time.time())))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = _staged(messages)
@@ -150,17 +148,14 @@ class BatchWriter(DataSourceArrowWriter):
             protocol = _protocol(self.options, self.options.sink_name, self.checkpoint)
             protocol.commit(self.options.batch_id, staged, source_offsets=self.options.batch_digest)
         else:
-            options = self.options
-            commit_once(lambda: connect(options), staged, _settings(options), checkpoint=self.checkpoint)
+            connect = partial(open_cluster, self.options.connection)
+            commit_once(connect, staged, _settings(self.options), checkpoint=self.checkpoint)
         directory = staging_directory(self.options, this_host())
         if directory is not None:
             sweep(directory, JOBS, int(time.time()) - _JOB_S_MAX)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         delete_staged(_staged(messages))
-
-    def checkpoint(self, step: str) -> None:
-        """Called between the steps of a commit."""
 
 
 def _encoded_columns(options: WriteOptions, schema: StructType) -> EncodedColumns | None:
@@ -187,7 +182,7 @@ def _stage_rows(options: WriteOptions, file: str | None, rows: Iterator[pa.Recor
 
 
 def _produce_rows(options: WriteOptions, rows: Iterator[pa.RecordBatch]) -> None:
-    with connect(options) as cluster, cluster.producer() as producer:
+    with open_cluster(options.connection) as cluster, cluster.producer() as producer:
         _outgoing(options, lambda partition, batch, _: producer.send(partition, batch)).write(rows)
         producer.flush()
 
@@ -212,7 +207,7 @@ def _partition_count(options: WriteOptions, topic: str) -> int:
     key, now = (options.connection.bootstrap, topic), time.monotonic()
     count, expires = _partition_counts.get(key, (0, 0.0))
     if now >= expires:
-        with connect(options) as cluster:
+        with open_cluster(options.connection) as cluster:
             found = cluster.topics([topic]).get(topic)
         if found is None:
             raise RowsRefused(f"topic {topic} does not exist: create it, with `ottla topic create {topic}` for example")
@@ -241,16 +236,6 @@ def staging_directory(options: WriteOptions, driver_host: str) -> str | None:
 # -- the driver -----------------------------------------------------------------------------------------------------
 
 
-def connect(options: WriteOptions) -> Cluster:
-    connection = options.connection
-    return Cluster(
-        connection.bootstrap,
-        connection.properties,
-        client_id=connection.client_id,
-        timeout_s=connection.timeout_s,
-    )
-
-
 def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> CommitProtocol:
     """Return the protocol of a name, a new one if its last batch was long ago or had other options.
 
@@ -262,7 +247,8 @@ def _protocol(options: WriteOptions, name: str, checkpoint: Checkpoint) -> Commi
     if known is not None and (known[0] != used or now - known[2] > _PROTOCOL_AGE_S_MAX):
         known[1].close()
         known = None
-    protocol = known[1] if known else CommitProtocol(lambda: connect(options), name, used[1], checkpoint=checkpoint)
+    connect = partial(open_cluster, options.connection)
+    protocol = known[1] if known else CommitProtocol(connect, name, used[1], checkpoint=checkpoint)
     _protocols[key] = (used, protocol, now)
     return protocol
 
@@ -294,7 +280,3 @@ def _settings(options: WriteOptions) -> CommitSettings:
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
-
-
-def _type_names(schema: StructType) -> dict[str, str]:
-    return {each.name: each.dataType.simpleString() for each in schema.fields}

@@ -28,16 +28,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from ottla.client.errors import ClientError
 from ottla.model.types import TopicPartition
@@ -60,7 +51,7 @@ from ottla.spark.option_table import TOPIC_OPTIONS, Use
 from ottla.spark.options import OptionError, ReadOptions
 from ottla.spark.reading import ColumnsRefused, Task, check_columns, read_ahead, read_tasks
 from ottla.spark.schema_options import schema_options_of_reader
-from ottla.spark.spark_internals import RowsAhead, arrow_schema_of, write_offsets_with
+from ottla.spark.spark_internals import RowsAhead, arrow_schema_of, spark_type_of, write_offsets_with
 from ottla.spark.watching import TopicWatcher
 
 if TYPE_CHECKING:
@@ -69,23 +60,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.spark")
 
-#: how long an idle source holds Spark's question back
+#: how long an idle source delays its reply to Spark
 _IDLE_WAIT_S: Final = 0.2
-#: a question that comes sooner than this after the last means that Spark has nothing else to do
+#: a call so soon after the last one means that Spark is idle
 _IDLE_GAP_S: Final = 0.06
 
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-_COLUMNS = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-)
 TABLES: Final = NamedTables("ottla", TOPIC_OPTIONS, identity="kafka.bootstrap.servers", prefixes=("kafka.",))
 
 
@@ -104,7 +83,8 @@ class OttlaDataSource(DataSource):
         created = TABLES.creation_options(self.options)
         options = {name.lower(): str(value) for name, value in (created or self.options).items()}
         include_headers = options.get("includeheaders", "false").lower() == "true"
-        fields = [*_COLUMNS.fields, StructField("headers", _HEADERS)] if include_headers else _COLUMNS.fields
+        names = [name for name in TYPES if include_headers or name != "headers"]
+        fields = [StructField(name, spark_type_of(TYPES[name])) for name in names]
         schemas = schema_options_of_reader(options)
         if schemas:
             from ottla.spark.schema_columns import added_fields
@@ -334,7 +314,7 @@ def report(plan: Plan, *, fail: bool) -> None:
     if plan.losses and fail:
         raise DataLost(plan.losses)
     for loss in plan.losses:
-        log.warning("failOnDataLoss is false, so reading goes on without lost records: %s", loss)
+        log.warning("failOnDataLoss is false, so reading continues without lost records: %s", loss)
 
 
 def columns_of(schema: StructType) -> list[str]:
@@ -357,7 +337,9 @@ def decoded_columns(options: ReadOptions, schema: StructType) -> DecodedColumns 
     from ottla.spark.schema_columns import ADDED, DecodedColumns
 
     added = {name for each in options.schemas for name in ADDED[each.part]}
-    columns_of(StructType([each for each in schema.fields if each.name not in added] or [_COLUMNS["value"]]))
+    of_topic = [each for each in schema.fields if each.name not in added]
+    if of_topic:
+        columns_of(StructType(of_topic))
     return DecodedColumns.of(options.schemas, schema)
 
 

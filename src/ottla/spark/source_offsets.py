@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import hashlib
 
-from pyarrow import fs
-
 from ottla.model.errors import OttlaError
-from ottla.spark.staging import StagingError, open_filesystem
+from ottla.spark.stored_files import FileSystemUnusable, list_names, read_file
 
 #: lines of a file of Spark's offset log before those of the sources: version, metadata
-_HEADER_LINES = 2
+HEADER_LINES = 2
 #: for errors about a batch that was written without a digest
 DIGEST_HINT = (
     "has no digest or another number of rows (if only the query has changed, set ottla.batch.digest with "
@@ -50,19 +48,27 @@ def read_source_offsets(checkpoint_location: str | None, batch_id: int) -> str:
         cause = "the option is not set, and a sink does not see the setting spark.sql.streaming.checkpointLocation"
         raise OffsetsUnreadable(batch_id, None, cause)
     try:
-        filesystem, path = open_filesystem(f"{checkpoint_location.rstrip('/')}/offsets/{batch_id}")
-        with filesystem.open_input_stream(path) as stream:
-            lines = bytes(stream.read()).decode().splitlines()
-    except FileNotFoundError:
+        lines = read_offset_lines(checkpoint_location, batch_id)
+    except (OSError, FileSystemUnusable, UnicodeDecodeError) as error:
+        raise OffsetsUnreadable(batch_id, checkpoint_location, str(error).rstrip(".")) from error
+    if lines is None:
         cause = f"offsets/{batch_id} does not exist"
         if "://" not in checkpoint_location:
             cause += " on the driver's local disk (a path without a scheme may belong to Hadoop's fs.defaultFS)"
-        raise OffsetsUnreadable(batch_id, checkpoint_location, cause) from None
-    except (OSError, StagingError, UnicodeDecodeError) as error:
-        raise OffsetsUnreadable(batch_id, checkpoint_location, str(error).rstrip(".")) from error
-    if len(lines) <= _HEADER_LINES:
+        raise OffsetsUnreadable(batch_id, checkpoint_location, cause)
+    if len(lines) <= HEADER_LINES:
         raise OffsetsUnreadable(batch_id, checkpoint_location, f"offsets/{batch_id} is incomplete")
-    return "\n".join(lines[_HEADER_LINES:])
+    return "\n".join(lines[HEADER_LINES:])
+
+
+def read_offset_lines(checkpoint_location: str, batch_id: int) -> list[str] | None:
+    """Return the lines of a file of Spark's offset log: version, metadata, one for each source. None without the file.
+
+    The metadata is JSON, with the watermark that the batch began with and settings that the checkpoint fixes.
+    """
+    data = read_file(f"{checkpoint_location.rstrip('/')}/offsets/{batch_id}")
+    # Not splitlines(): it also splits at U+2028 and U+0085, which JSON may contain inside of a text.
+    return None if data is None else data.decode().split("\n")
 
 
 def read_earlier_offsets(checkpoint_location: str, batch_id: int) -> str | None:
@@ -74,11 +80,9 @@ def read_earlier_offsets(checkpoint_location: str, batch_id: int) -> str | None:
 
 def batch_ids(directory: str) -> list[int]:
     """Return the ids of the batches in a log of a checkpoint (`offsets`, `commits`), ascending; none without a log."""
-    filesystem, path = open_filesystem(directory)
-    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return sorted(int(info.base_name) for info in found if info.base_name.isdecimal())
+    return sorted(int(name) for name in list_names(directory) if name.isdecimal())
 
 
 def offsets_digest(source_offsets: str) -> str:
-    """A short name for the source offsets of a batch."""
+    """Return a short digest of the source offsets of a batch."""
     return hashlib.sha256(source_offsets.encode()).hexdigest()[:24]

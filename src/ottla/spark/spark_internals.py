@@ -456,7 +456,7 @@ STREAM_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class RowsAhead:
-    """A mixin for stream readers that can hand over the rows of a batch together with its partitions.
+    """A mixin for stream readers that can give Spark the rows of a batch together with its partitions.
 
     Spark asks for rows only if the reader is the wrapper around its simple readers, and it asks when `partitions` has
     returned. That wrapper can do less (it neither limits batches nor reports the latest offset), so a reader passes for
@@ -474,7 +474,7 @@ class RowsAhead:
         return type(self) if self._rows is None else _simple_reader_wrapper() or type(self)
 
     def offer(self, rows: list[pa.RecordBatch] | None) -> None:
-        """Hand over the rows of the next batch if Spark can take them; None if a task shall read them."""
+        """Offer the rows of the next batch to Spark; with None, or if Spark cannot take them, a task reads them."""
         self._rows = rows if _simple_reader_wrapper() is not None else None
 
     def getCache(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -511,7 +511,7 @@ def write_offsets_with(dump: Callable[[Any], str]) -> None:
 
 
 #: The modules of the processes that create a Python data source and plan how it is read and written. Those that commit
-#: are left out: Spark kills them when a query is stopped, and a thread would go on.
+#: are left out: Spark kills them when a query is stopped, and a thread would continue.
 PLANNERS: Final = (
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.plan_data_source_read",

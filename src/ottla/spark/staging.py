@@ -12,7 +12,6 @@ abfs://.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ from pyarrow import fs
 
 from ottla.model.batch import HEADER_BYTES, checksum, read_header
 from ottla.model.types import TopicPartition
+from ottla.spark.stored_files import delete_file, open_filesystem
 
 #: the owner of the files of batch jobs
 JOBS = "jobs"
@@ -38,8 +38,6 @@ MESSAGE_BYTES_MAX = 128 << 20
 _FIRST_SHARE_BYTES = 32 << 20
 _READ_BUFFER_BYTES = 4 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Hadoop's names for what pyarrow calls otherwise
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
 
 
 class StagingError(Exception):
@@ -165,12 +163,6 @@ def delete_staged(staged: Iterable[Staged]) -> None:
             delete_file(task.file)
 
 
-def delete_file(file: str) -> None:
-    filesystem, path = open_filesystem(file)
-    with suppress(OSError):
-        filesystem.delete_file(path)
-
-
 def staging_file(directory: str, owner: str, number: int) -> str:
     """Return the name of a new file."""
     return f"{directory.rstrip('/')}/{quote(owner, safe='')}/{number}-{uuid4().hex}{SUFFIX}"
@@ -187,40 +179,6 @@ def sweep(directory: str, owner: str, number_max: int) -> int:
                 filesystem.delete_file(info.path)
                 removed += 1
     return removed
-
-
-def open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a path or URI, in Hadoop's form, and the path in it. Raise StagingError."""
-    scheme, colon, rest = uri.partition(":")
-    if not colon or "/" in scheme:
-        return fs.LocalFileSystem(), os.path.abspath(uri)
-    if scheme == "file":
-        return fs.LocalFileSystem(), "/" + rest.lstrip("/")
-    try:
-        filesystem, path = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}:{rest}")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise StagingError(_cannot_open(uri, scheme, str(error))) from None
-    return filesystem, path
-
-
-def _cannot_open(uri: str, scheme: str, error: str) -> str:
-    """Return one sentence with the cause and the remedy. Arrow lists all places where it has looked for a library."""
-    if scheme in ("hdfs", "viewfs") and "lib" in error:
-        return (
-            f"pyarrow cannot open {uri}, because it does not find the libraries libjvm and libhdfs of Java and Hadoop: "
-            "set JAVA_HOME, HADOOP_HOME (or ARROW_LIBHDFS_DIR) and CLASSPATH (to the output of "
-            "'hadoop classpath --glob')"
-        )
-    cause = error.strip().partition("\n")[0].rstrip(".")
-    return (
-        f"pyarrow cannot open {uri}: {cause}. Use a directory that it can open (a path, s3://, hdfs://, gs://, abfs://)"
-    )
-
-
-def is_local(uri: str) -> bool:
-    """Return whether another host may see other files at this place."""
-    scheme, colon, _ = uri.partition(":")
-    return not colon or "/" in scheme or scheme == "file"
 
 
 def this_host() -> str:

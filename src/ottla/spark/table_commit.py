@@ -359,7 +359,7 @@ def has_batch(table: DeltaTable, batch: TableBatch) -> bool:
     raise BatchMismatch(
         f"the table {table.table_uri} has batches up to {last} of {batch.writer}, and batch {batch.number} of the "
         f"checkpoint is not the one that was committed: it covers other source offsets, {hint}or is an older one. The "
-        "checkpoint was restored from an older copy, another run goes on from it, or the query was changed after the "
+        "checkpoint was restored from an older copy, another run continues from it, or the query was changed after the "
         "batch was written in part. Nothing was written. Use the newest checkpoint and the query that wrote the batch; "
         "or start with a new checkpointLocation, which writes everything that is read once more"
     )

@@ -47,7 +47,7 @@ PartitionValues = tuple[tuple[str, str | None], ...]
 Directory = Callable[[PartitionValues], str]
 
 
-class FileGone(OttlaError):
+class FileDeleted(OttlaError):
     """A file of a version of the table was deleted."""
 
 
@@ -369,7 +369,7 @@ def _open(location: TableLocation, files: fs.FileSystem, path: str) -> pa.Native
     try:
         return files.open_input_file(path)
     except FileNotFoundError:
-        raise FileGone(
+        raise FileDeleted(
             f"the file {path} of the table {location.uri} was deleted: vacuum deletes files of old versions. Read a "
             "newer version; a stream that is so far behind needs another checkpoint, or vacuum more hours"
         ) from None

@@ -6,7 +6,7 @@ a commit, files have the order of the log, which never changes.
 
 Every stream that begins with the rows of the table begins at the same offset (``BEGINNING``), whatever version the
 table has. Spark asks for the first offset again when it repeats the first batch, and by then the table can have more
-rows. The first batch ends within the snapshot or right behind it, so that its end says which version the snapshot has.
+rows. The first batch ends within the snapshot or right after it, so that its end says which version the snapshot has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from ottla.model.errors import OttlaError
 from ottla.spark.table_files import PartitionValues, partition_texts
@@ -49,7 +50,7 @@ class TableChanged(OttlaError):
         )
 
 
-class LogGone(OttlaError):
+class CommitsDeleted(OttlaError):
     """Commits that a stream has not read yet are no longer in the table's log."""
 
     def __init__(self, location: TableLocation, version: int, latest: int) -> None:
@@ -65,7 +66,7 @@ class TableReplaced(OttlaError):
 
     def __init__(self, location: TableLocation) -> None:
         super().__init__(
-            f"the table {location.uri} was deleted and made again since this stream began: use another checkpoint"
+            f"the table {location.uri} was deleted and created again since this stream began: use another checkpoint"
         )
 
 
@@ -136,12 +137,10 @@ class TableLog:
     def commit(self, version: int) -> Commit | None:
         """Return a commit; None if it does not exist yet, or was deleted."""
         if version not in self._commits:
-            try:
-                with self._files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
-                    text = bytes(stream.read()).decode()
-            except FileNotFoundError:
+            actions = read_actions(self._files, version)
+            if actions is None:
                 return None
-            self._commits[version] = parse_commit(version, text)
+            self._commits[version] = parse_commit(version, actions)
         return self._commits[version]
 
     def forget_before(self, version: int) -> None:
@@ -154,15 +153,23 @@ class TableLog:
         return next((each for each in range(version, latest + 1) if self.commit(each) is not None), None)
 
 
-def parse_commit(version: int, text: str) -> Commit:
-    """Return the commit that this text of Delta's log is."""
+def read_actions(files: fs.FileSystem, version: int) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit, from the files of its table; None if it does not exist yet, or was deleted."""
+    try:
+        with files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
+            text = bytes(stream.read()).decode()
+    except FileNotFoundError:
+        return None
+    # Not splitlines(): it also splits at U+2028 and U+0085, which JSON may contain inside of a text.
+    return [json.loads(line) for line in text.split("\n") if line.strip()]
+
+
+def parse_commit(version: int, actions: Iterable[Mapping[str, Any]]) -> Commit:
+    """Return the commit that has these actions."""
     added: list[AddedFile] = []
     removed = 0
     info: Mapping[str, Any] = {}
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        action = json.loads(line)
+    for action in actions:
         if (add := action.get("add")) is not None and add["dataChange"]:
             added.append(_added(add))
         elif (remove := action.get("remove")) is not None and remove["dataChange"]:
@@ -257,11 +264,11 @@ def admit(
 ) -> TableOffset:
     """Return the end of a batch from ``start``. Pending files have the offset after them; the first always fits."""
     end, files, rows = start, 0, 0
-    for file, behind in pending:
+    for file, after in pending:
         files, rows = files + 1, rows + (file.rows or 0)
         if files > 1 and ((files_max is not None and files > files_max) or (rows_max is not None and rows > rows_max)):
             return end
-        end = behind
+        end = after
     return end
 
 

@@ -64,7 +64,7 @@ def prepare_new(rows: Schema, partition_by: Sequence[str]) -> Schema:
     lowered = [name.lower() for name in names]
     for name in names:
         if lowered.count(name.lower()) > 1:
-            raise SchemaMismatch(f"the column {name} is there twice: rename one of them")
+            raise SchemaMismatch(f"the column {name} occurs twice: rename one of them")
         if _BAD_NAME.search(name):
             raise SchemaMismatch(f"a table's column cannot be called {name!r}: use letters, digits and underscores")
     for field in rows["fields"]:
@@ -72,7 +72,7 @@ def prepare_new(rows: Schema, partition_by: Sequence[str]) -> Schema:
     check_partition_columns(rows, partition_by)
     if len(partition_by) == len(names):
         raise SchemaMismatch("all columns are partition columns: leave one out of partitionBy")
-    return {"type": "struct", "fields": [_nullable(field) for field in rows["fields"]]}
+    return {"type": "struct", "fields": [nullable(field) for field in rows["fields"]]}
 
 
 def check_partition_columns(schema: Schema, partition_by: Iterable[str]) -> None:
@@ -112,7 +112,7 @@ def _merge_fields(
             _check_type(name, row["type"])
             if not path and _BAD_NAME.search(row["name"]):
                 raise SchemaMismatch(f"a table's column cannot be called {name!r}: use letters, digits and underscores")
-            known = _nullable(row)
+            known = nullable(row)
             fields[row["name"].lower()] = known
             used.append(known)
             added.append(known)
@@ -158,7 +158,8 @@ def _takes(table: Any, rows: Any) -> bool:
     return scale >= 0 and digits >= scale
 
 
-def _nullable(field: Field) -> Field:
+def nullable(field: Field) -> Field:
+    """Return the field, with all fields inside of it, nullable and without metadata."""
     return {"name": field["name"], "type": _nullable_type(field["type"]), "nullable": True, "metadata": {}}
 
 
@@ -166,9 +167,11 @@ def _nullable_type(kind: Any) -> Any:
     if not isinstance(kind, Mapping):
         return kind
     if kind["type"] == "struct":
-        return {"type": "struct", "fields": [_nullable(field) for field in kind["fields"]]}
+        return {"type": "struct", "fields": [nullable(field) for field in kind["fields"]]}
     if kind["type"] == "array":
         return {"type": "array", "elementType": _nullable_type(kind["elementType"]), "containsNull": True}
+    if kind["type"] != "map":
+        return kind
     return {
         "type": "map",
         "keyType": _nullable_type(kind["keyType"]),

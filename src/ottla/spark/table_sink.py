@@ -71,7 +71,7 @@ class TableWriting:
     def checkpoint(self, step: str) -> None:
         """Called between the steps of a commit."""
 
-    def write_files(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
         writer = DataFileWriter(self.options.location, self.layout)
         try:
             for batch in iterator:
@@ -81,7 +81,7 @@ class TableWriting:
             writer.discard()
             raise
 
-    def discard_files(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Delete files if no commit was tried. A commit that failed may have succeeded: vacuum deletes unused files."""
         if self.options.format is TableFormat.PARQUET or None in messages:
             discard(self.options.location, _files(messages))
@@ -89,9 +89,6 @@ class TableWriting:
 
 class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
     """One micro-batch of a stream. With output mode complete it replaces all rows."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
-        return self.write_files(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         options, files = self.options, _files(messages)
@@ -111,15 +108,9 @@ class TableStreamWriter(TableWriting, DataSourceStreamArrowWriter):
             maybe_maintain(options.location, batchId, every=options.compact_every, vacuum_hours=options.vacuum_hours)
         self.checkpoint("end")
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self.discard_files(messages)
-
 
 class TableBatchWriter(TableWriting, DataSourceArrowWriter):
     """One job: all of its rows or none. Inside foreachBatch, with a name and a batch id, each batch once."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> FilesMessage:
-        return self.write_files(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         options, files = self.options, _files(messages)
@@ -134,9 +125,6 @@ class TableBatchWriter(TableWriting, DataSourceArrowWriter):
             maybe_maintain(
                 options.location, batch.number, every=options.compact_every, vacuum_hours=options.vacuum_hours
             )
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self.discard_files(messages)
 
 
 def _layout(options: TableWriteOptions, plan: TablePlan) -> FileLayout:

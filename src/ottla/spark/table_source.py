@@ -34,7 +34,7 @@ from ottla.spark.table_log import (
     INSERT,
     AddedFile,
     Commit,
-    LogGone,
+    CommitsDeleted,
     TableChanged,
     TableLog,
     TableOffset,
@@ -90,14 +90,14 @@ class TableReading:
 
     def check_columns(self, table: DeltaTable) -> None:
         """Raise SchemaMismatch if the schema of the query has a column that the table does not have."""
-        there = {field["name"].lower() for field in schema_of(table)["fields"]}
+        known = {field["name"].lower() for field in schema_of(table)["fields"]}
         if self.options.change_feed:
-            there.add(CHANGE_TYPE)
-        unknown = [name for name in self.columns.names if name.lower() not in there]
+            known.add(CHANGE_TYPE)
+        unknown = [name for name in self.columns.names if name.lower() not in known]
         if unknown:
             raise SchemaMismatch(
                 f"the table {self.options.location.uri} has no column {', '.join(unknown)}: it has "
-                f"{', '.join(sorted(there))}"
+                f"{', '.join(sorted(known))}"
             )
 
     def slices(self, files: Iterable[AddedFile]) -> list[InputPartition]:
@@ -208,9 +208,9 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
         files = []
         if before == BEGINNING and until != BEGINNING:
             before = until.snapshot_before()
-        for file, behind in self._pending(before):
+        for file, after in self._pending(before):
             # Snapshot and log of one version are never both between two offsets, so that this order is total.
-            if (behind.version, behind.index) > (until.version, until.index):
+            if (after.version, after.index) > (until.version, until.index):
                 break
             files.append(file)
         return self.slices(files)
@@ -220,7 +220,7 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
             self._log.forget_before(TableOffset.from_json(end).version)
 
     def stop(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file and no connection is open."""
 
     def _find_initial(self) -> TableOffset:
         starting = self.options.starting_version
@@ -255,13 +255,13 @@ class TableStreamReader(TableReading, DataSourceStreamReader, SupportsTriggerAva
     def _check_log(self, version: int, latest: int) -> None:
         if version > latest or self._commits().commit(version) is not None:
             return
-        loss = LogGone(self.options.location, version, latest)
+        loss = CommitsDeleted(self.options.location, version, latest)
         if self.options.fail_on_data_loss:
             raise loss
         log.warning("failOnDataLoss is false, so reading continues without the deleted commits: %s", loss)
 
     def _pending(self, before: TableOffset) -> Iterator[tuple[AddedFile, TableOffset]]:
-        """Yield the files that were not read yet, each with the offset behind it."""
+        """Yield the files that were not read yet, each with the offset after it."""
         if before == BEGINNING:
             yield from self._snapshot_now()
             return

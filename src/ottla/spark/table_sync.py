@@ -8,16 +8,14 @@ not repeat the batch any more.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import unquote
 
-from ottla.spark.checkpoint_files import sync_files
+from ottla.spark.stored_files import sync_files
 from ottla.spark.table_location import TableLocation
-from ottla.spark.table_log import MERGE
+from ottla.spark.table_log import MERGE, read_actions
 
 #: so many commits are synced, with their files, when a process syncs a table for the first time
 _FIRST_COMMITS: Final = 10
@@ -35,19 +33,17 @@ def sync_commit(location: TableLocation, version: int, files: Sequence[str] | No
     first = known + 1 if known is not None and known < version else max(version - _FIRST_COMMITS + 1, 0)
     paths = [*(files or ()), *(["."] if first == 0 else ())]
     for one in range(first, version + 1):
-        commit = f"_delta_log/{one:020}.json"
-        paths.append(commit)
+        paths.append(f"_delta_log/{one:020}.json")
         if one < version or files is None:
-            paths += _files_of(os.path.join(location.uri, commit))
+            # A commit that was deleted meanwhile has no files to sync.
+            paths += _files_of(read_actions(location.files(), one) or ())
     sync_files([os.path.normpath(os.path.join(location.uri, path)) for path in paths])
     _synced[location.uri] = version
 
 
-def _files_of(commit: str) -> Iterator[str]:
-    """Yield the files that a commit has added; none if the commit was deleted meanwhile."""
-    with suppress(FileNotFoundError), open(commit, encoding="utf-8") as lines:
-        for line in filter(str.strip, lines):
-            action = json.loads(line)
-            if "add" in action:
-                yield unquote(action["add"]["path"])
-            yield from (file["path"] for file in action.get("commitInfo", {}).get(MERGE, {}).get("deleted", ()))
+def _files_of(actions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the files that a commit has added."""
+    for action in actions:
+        if "add" in action:
+            yield unquote(action["add"]["path"])
+        yield from (file["path"] for file in action.get("commitInfo", {}).get(MERGE, {}).get("deleted", ()))

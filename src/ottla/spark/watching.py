@@ -20,8 +20,9 @@ from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.client.protocol.metadata import Node, TopicInfo
 from ottla.model.types import TopicPartition
+from ottla.spark.clusters import open_cluster
 from ottla.spark.offsets import EARLIEST, LATEST, Bound, Observed, PartitionOffsets
-from ottla.spark.options import NoMatch, OptionError, ReadOptions
+from ottla.spark.options import Connection, NoMatch, OptionError, ReadOptions
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 #: new partitions and topics are noticed after this time at the latest
@@ -41,14 +42,14 @@ class TopicWatcher:
         self,
         options: ReadOptions,
         *,
-        open_cluster: Callable[[ReadOptions], Cluster] | None = None,
+        open_cluster: Callable[[Connection], Cluster] = open_cluster,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self.cluster = (open_cluster or open_cluster_of)(options)
+        self.cluster = open_cluster(options.connection)
         self._isolation = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
         self._topics: dict[str, TopicInfo] = {}
         self._topics_at: float | None = None
@@ -232,10 +233,3 @@ class TopicWatcher:
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         self.cluster.commit(group, offsets)
-
-
-def open_cluster_of(options: ReadOptions) -> Cluster:
-    connection = options.connection
-    return Cluster(
-        connection.bootstrap, connection.properties, client_id=connection.client_id, timeout_s=connection.timeout_s
-    )

@@ -206,7 +206,7 @@ class ValueDecoder(Generic[Writer]):
 
 
 def without_absent(values: pa.Array, causes: list[str | None]) -> list[str | None]:
-    """Return the causes of a column in which null is no error, such as keys: a record need not have one."""
+    """Return the causes of a column in which null is no error. A record need not have a key, for example."""
     if not values.null_count:
         return causes
     return [cause if is_valid else None for cause, is_valid in zip(causes, values.is_valid().to_pylist(), strict=True)]

@@ -259,7 +259,7 @@ def test_keys_of_source_and_sink_name_a_subject(read: Read) -> None:
         (", key_format: json, key_schema: {registry: out-key}", "", "a list of columns is a key with a schema"),
         ("key_format: json", "key_format: protobuf", "cannot be derived from columns; add version: latest to it"),
         ("key_format: json", "key_format: string", "key_format 'string' is not known"),
-        ("key: [value]", "key: [valeu]", "key names 'valeu', which is no column of the rows; write value"),
+        ("key: [value]", "key: [valeu]", "key names 'valeu', which is not a column of the rows; write value"),
     ],
 )
 def test_key_that_cannot_be_is_a_problem(problems: Problems, old: str, new: str, what: str) -> None:

@@ -104,7 +104,7 @@ def test_a_python_file_is_loaded(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("x = 1\n", "the file makes no pipelines"),
-        ("def (", ":1:5: this is no Python: "),
+        ("def (", ":1:5: this is not Python: "),
         ("import no_such_module_anywhere\n", "a module cannot be imported: No module named 'no_such_module_anywhere'"),
         ("from ottla.pipeline import Pipeline\na = Pipeline('a')\nb = Pipeline('b')\n", "the file makes 2 pipelines"),
     ],

@@ -20,10 +20,10 @@ from ottla.pipeline.problems import BadDeclaration, Problems
         (b"a: 1\n---\nb: 2", "p.yaml:2:1: a second document begins here; keep one pipeline per file"),
         (b"a: [" * 30, "lists and mappings are nested more than 20 deep; write it flatter"),
         (b"a: \xff", "p.yaml:1:1: the file is not UTF-8; save it as UTF-8"),
-        (b"a: b: c", "p.yaml:1:5: this is no YAML: mapping values are not allowed here; put text"),
-        (b"a:\n\tb: c", "p.yaml:2:1: this is no YAML: found character '\\t' that cannot start any token; indent"),
-        (b"a: 'x", "this is no YAML: found unexpected end of stream; check quotes"),
-        (b"a: \x00", "this is no YAML"),
+        (b"a: b: c", "p.yaml:1:5: this is not YAML: mapping values are not allowed here; put text"),
+        (b"a:\n\tb: c", "p.yaml:2:1: this is not YAML: found character '\\t' that cannot start any token; indent"),
+        (b"a: 'x", "this is not YAML: found unexpected end of stream; check quotes"),
+        (b"a: \x00", "this is not YAML"),
     ],
 )
 def test_what_is_not_read_is_refused(data: bytes, told: str) -> None:

@@ -13,8 +13,9 @@ pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]
 from pyspark.sql.types import DataType, DecimalType, StructType
 
 from ottla.pipeline.declaration import Declaration, Flow
+from ottla.pipeline.graph import sequence_of
 from ottla.pipeline.inputs import stored_schema
-from ottla.pipeline.merging import MergeRefused, sequence_of
+from ottla.pipeline.merging import MergeRefused
 
 Read = Callable[..., Declaration]
 _RESULT = {"order_id": "string", "amount": DecimalType(10, 2), "_offset": "long", "_timestamp": "timestamp"}

@@ -349,6 +349,6 @@ def test_configuration_file_of_openlineage_is_read(read: Callable[..., Declarati
 
 def test_wrong_settings_are_reported(problems: Callable[..., list[str]]) -> None:
     (found,) = problems(f"{_SHOP}openlineage: {{url: marquez}}\n")
-    assert "'url' is no address of HTTP; write http://HOST:PORT" in found
+    assert "'url' is not an HTTP address; write http://HOST:PORT" in found
     (found,) = problems(f"{_SHOP}openlineage: {{url: 'http://a', file: b}}\n")
     assert "events go to a url or to a file" in found

@@ -125,7 +125,7 @@ def test_environment_of_the_command_comes_before_the_variable_and_the_default(te
         ({"parameters": {"curency": "x"}}, "p.yaml:2:1: --param curency: there is no such parameter; write currency"),
         ({"environment": "prd"}, "p.yaml:7:1: there is no environment 'prd' (--env); write prod"),
         ({"variables": {"OTTLA_ENV": "x"}}, "there is no environment 'x' (OTTLA_ENV); write one of dev, prod"),
-        ({"parameters": {"least": "ten"}}, "--param least: 'ten' is no decimal; write a decimal number such as 19.90"),
+        ({"parameters": {"least": "ten"}}, "--param least: 'ten' is not of type decimal; write a decimal number"),
         ({"needs_secrets": True}, "p.yaml:6:3: the secret 'password' has no value; set OTTLA_PARAM_PASSWORD"),
     ],
 )
@@ -179,9 +179,9 @@ def test_secret_is_not_in_files(text: str) -> None:
         ("SELECT a_${currency} FROM staged", 10, "cannot be a part of a name or text"),
         ("SELECT staged.${currency} FROM staged", 15, "cannot be a part of a name or text"),
         ("SELECT r${currency} FROM staged", 9, "cannot be a part of a name or text"),
-        ("SELECT ${curency} FROM staged", 8, "${curency} is no parameter; write currency"),
-        ("SELECT ${env:HOME} FROM staged", 8, "${env:HOME} is no parameter"),
-        ("SELECT ${currency FROM staged", 8, "${currency FROM staged is no parameter"),
+        ("SELECT ${curency} FROM staged", 8, "${curency} is not a parameter; write currency"),
+        ("SELECT ${env:HOME} FROM staged", 8, "${env:HOME} is not a parameter"),
+        ("SELECT ${currency FROM staged", 8, "${currency FROM staged is not a parameter"),
     ],
 )
 def test_placeholder_that_is_no_token_of_sql_is_a_problem_at_its_place(

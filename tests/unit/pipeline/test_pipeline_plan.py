@@ -83,7 +83,8 @@ def test_failure_is_told_in_one_line() -> None:
     trace = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n"
         '  File "x.py", line 1, in f\n'
-        "ottla.spark.table_log.LogGone: version 3 is no longer in its log\n SQLSTATE: XXKST\n=== Streaming Query ==="
+        "ottla.spark.table_log.CommitsDeleted: version 3 is no longer in its log\n"
+        " SQLSTATE: XXKST\n=== Streaming Query ==="
     )
     assert describe_failure(RuntimeError(trace)) == "version 3 is no longer in its log"
     assert describe_failure(RuntimeError("[X] Query terminated with exception: away SQLSTATE")) == "away SQLSTATE"

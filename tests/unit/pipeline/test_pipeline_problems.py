@@ -35,16 +35,16 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(problems: Proble
     [
         ("format: json", "fromat: json", "6:5", "unknown key 'fromat'", "write format"),
         ("storage: lake", "storage:", "2:9", "'storage' is empty", "write text"),
-        ("name: shop", "name: my shop", "1:7", "'my shop' is no name", "write my_shop"),
+        ("name: shop", "name: my shop", "1:7", "'my shop' is not a name", "write my_shop"),
         ("name: shop\n", "", "1:1", "the pipeline has no 'name'", "add 'name:'"),
         ("format: json", "format: jsno", "6:13", "format 'jsno' is not known", "write json"),
         ("format: json", "format: xml", "6:13", "format 'xml' is not known", "write one of json, avro"),
-        ("topic: shop.orders", "topic: shop orders", "5:12", "'shop orders' is no topic's name", "use letters"),
+        ("topic: shop.orders", "topic: shop orders", "5:12", "'shop orders' is not the name of a topic", "use letters"),
         ("    topic: shop.orders\n", "", "5:5", "source 'orders' has no 'topic'", "add 'topic:'"),
-        ("delay: 10m", "delay: 10", "11:44", "'10' is no duration", "write a unit, such as 10s or 10m"),
-        ("delay: 10m", "delay: 10 parsecs", "11:44", "'10 parsecs' is no duration", "write 10s, 5m"),
-        ("order_id: string", "order_id: strin", "8:17", "'strin' is no type", "write string"),
-        ("order_id: string", "order_id: uuid", "8:17", "'uuid' is no type", "write string"),
+        ("delay: 10m", "delay: 10", "11:44", "'10' is not a duration", "write a unit, such as 10s or 10m"),
+        ("delay: 10m", "delay: 10 parsecs", "11:44", "'10 parsecs' is not a duration", "write 10s, 5m"),
+        ("order_id: string", "order_id: strin", "8:17", "'strin' is not a type", "write string"),
+        ("order_id: string", "order_id: uuid", "8:17", "'uuid' is not a type", "write string"),
         ("order_id: string", "_id: string", "8:7", "names with _ in front are Ottla's own", "name it id"),
         ("column: ordered_at", "column: orderd_at", "11:16", "'orderd_at' is not in the schema", "write ordered_at"),
         ("column: ordered_at", "column: amount", "11:16", "is of type DECIMAL(10,2)", "write ordered_at"),
@@ -52,15 +52,15 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(problems: Proble
         ("zone: staging", "zone: bronze", "13:18", "zone 'bronze' is not known", "write raw"),
         ("from: orders", "from: order", "13:33", "reads 'order', which is neither a source nor a flow", "write orders"),
         ("from: orders", "from: shop.orders", "13:33", "'shop.orders', which is neither", "write its source, orders"),
-        ("staged: {", "st-aged: {", "13:3", "'st-aged' is no name", "write st_aged"),
-        ("name: shop", "name: shop\ntrigger: hourly", "2:10", "'hourly' is no trigger", "write one of once"),
-        ("name: shop", "name: shop\ntrigger: 10s", "2:10", "'10s' is no trigger", "write 'every 10s'"),
+        ("staged: {", "st-aged: {", "13:3", "'st-aged' is not a name", "write st_aged"),
+        ("name: shop", "name: shop\ntrigger: hourly", "2:10", "'hourly' is not a trigger", "write one of once"),
+        ("name: shop", "name: shop\ntrigger: 10s", "2:10", "'10s' is not a trigger", "write 'every 10s'"),
         ("name: shop", "name: shop\ntrigger: continuous", "2:10", "is Spark's continuous processing", "write as-fast"),
         ("name: shop", "name: shop\ntrigger: real-time", "2:10", "is Spark's real-time mode", "write as-fast-as-poss"),
         ("name: shop", "name: shop\ntrigger: every 0s", "2:10", "the interval is 0", "write as-fast-as-possible"),
-        ("name: shop", "name: shop\ntrigger: every hour", "2:10", "'hour' is no duration", "write 'every 10s'"),
-        ("name: shop", "name: shop\nbrokers: localhost", "2:10", "'localhost' is no broker's address", "HOST:PORT"),
-        ("format: json", "format: json\n    starting_offsets: early", "7:23", "no starting offset", "write earliest"),
+        ("name: shop", "name: shop\ntrigger: every hour", "2:10", "'hour' is not a duration", "write 'every 10s'"),
+        ("name: shop", "name: shop\nbrokers: localhost", "2:10", "is not the address of a broker", "HOST:PORT"),
+        ("format: json", "format: json\n    starting_offsets: early", "7:23", "not a starting offset", "earliest"),
         ("format: json", "format: json\n    starting_offsets: 2026-01-31", "7:23", "no time zone", "2026-01-31T00"),
         ("format: json", "format: json\n    schema_file: x.ddl", "7:5", "both 'schema' and 'schema_file'", "keep one"),
         ("format: json", "format: json\n    max_offsets_per_trigger: 0", "7:30", "is '0'", "a whole number above 0"),
@@ -176,7 +176,7 @@ def test_writing_the_topic_one_stands_on_is_a_cycle(with_flows: Problems) -> Non
             "no position of a record",
             "add sequence_by: COLUMN",
         ),
-        ("{zone: trusted, from: staged, append_to: nope}", "'nope', which is no flow", "declare that flow first"),
+        ("{zone: trusted, from: staged, append_to: nope}", "'nope', which is not a flow", "declare that flow first"),
         ("{zone: trusted, from: staged, append_to: staged}", "of zone trusted appends to 'staged'", "zone: staging"),
         ("{zone: trusted, from: staged, quarantine: {}}", "one table or one topic", "write table: NAME"),
         ("{zone: trusted, from: staged, python: steps.py}", "'steps.py' names no function", "module:function"),
@@ -269,13 +269,13 @@ def test_an_expectation_that_does_not_parse_is_told_where(with_flows: Problems) 
               that: amount >
         """
     )
-    told = "the expectation 'paid' does not parse: a value is missing behind '>'; write a column or a value there"
+    told = "the expectation 'paid' does not parse: a value is missing after '>'; write a column or a value there"
     assert only(found) == f"p.yaml:{NEXT_LINE + 5}:23: {told}"
 
 
 def test_an_expectation_knows_the_columns_of_a_schema(with_flows: Problems) -> None:
     found = with_flows("x: {zone: trusted, from: staged, expect: {name: paid, that: amuont > 0 AND _offset >= 0}}\n")
-    assert "asks for 'amuont', which is no column of the rows; write amount" in only(found)
+    assert "asks for 'amuont', which is not a column of the rows; write amount" in only(found)
 
 
 def test_behind_a_query_columns_are_not_guessed(with_flows: Problems) -> None:
@@ -297,7 +297,7 @@ def test_behind_a_query_columns_are_not_guessed(with_flows: Problems) -> None:
         ("SELECT * FROM previous", (4, 19), "there is no step before", "read a name from 'from'"),
         ("SELECT count(* FROM staged", (4, 17), "'(' is never closed", "close it with ')'"),
         ("SELECT 'a FROM staged", (4, 12), "text in quotes does not end", "close it with '"),
-        ("SELECT * FROM staged WHERE", (4, 26), "the query ends behind 'WHERE'", "finish it"),
+        ("SELECT * FROM staged WHERE", (4, 26), "the query ends after 'WHERE'", "finish it"),
         ("DELETE FROM staged", (4, 5), "none begins with 'DELETE'", "begin with SELECT"),
         ("SELECT * FROM staged; DROP TABLE x", (4, 25), "a second statement", "a step of its own"),
         ("SELECT amount FROM staged", (3, 8), "cannot be traced", "select _topic, _partition, _offset"),
@@ -340,9 +340,9 @@ def test_a_schema_file_that_is_not_there_is_told(problems: Problems) -> None:
         ("confluent", 14, "which schema ids are known", "write framing: {confluent: [1, 2]}"),
         ("{confluent: []}", 14, "which schema ids are known", "or {confluent: any_id}"),
         ("{confluent: any}", 14, "which schema ids are known", "or {confluent: any_id}"),
-        ("{confluent: [x]}", 27, "'x' is no schema id", "from 0 to 2147483647"),
-        ("{confluent: [2147483648]}", 27, "'2147483648' is no schema id", "from 0 to 2147483647"),
-        ("{confluent: [1, 01]}", 30, "'01' is no schema id, or is there twice", "each id once"),
+        ("{confluent: [x]}", 27, "'x' is not a schema id", "from 0 to 2147483647"),
+        ("{confluent: [2147483648]}", 27, "'2147483648' is not a schema id", "from 0 to 2147483647"),
+        ("{confluent: [1, 01]}", 30, "'01' is not a schema id, or occurs twice", "each id once"),
         ("{confluent: {1: a.ddl}}", 30, "format json needs no schema for an id", "write framing: {confluent: [1]}"),
     ],
 )
@@ -365,7 +365,7 @@ def test_schema_file_of_a_schema_id_is_checked_as_that_of_the_source(problems: P
     good = {"a.avsc": b'{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'}
     assert "p.yaml:8:30: source 'orders': b.avsc cannot be read" in only(problems(text, good))
     assert "an Avro schema of a topic is a record" in only(problems(text, {**good, "b.avsc": b'"string"'}))
-    assert "no schema of format avro; name a file that ends in .avsc" in only(
+    assert "not a schema of format avro; name a file that ends in .avsc" in only(
         problems(text.replace("b.avsc", "b.x"), good)
     )
 

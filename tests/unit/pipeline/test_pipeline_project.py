@@ -101,7 +101,7 @@ def test_names_that_differ_in_case_only_are_reported_with_both_files(write: Writ
         ("../other/*.yaml", "is not in the directory of the project"),
         ("/etc/*.yaml", "is not in the directory of the project"),
         ("nothing/*.yaml", "no file matches 'nothing/*.yaml'"),
-        ("flows/*", "flows/big.sql is no YAML file"),
+        ("flows/*", "flows/big.sql is not a YAML file"),
         ("[flows/../../x.yaml]", "is not in the directory of the project"),
         ("{a: b}", "'include' is a mapping"),
     ],
@@ -148,7 +148,7 @@ def test_problem_in_a_file_of_sql_has_its_line_and_column(write: Write) -> None:
     [
         ("missing.sql", "missing.sql cannot be read: No such file or directory"),
         ("../../secret.sql", "is not in the directory of the project"),
-        ("a.yaml", "'a.yaml' is no SQL file"),
+        ("a.yaml", "'a.yaml' is not an SQL file"),
         ("big.sql, sql: SELECT 1", "'sql_file' and 'sql' exclude each other"),
     ],
 )

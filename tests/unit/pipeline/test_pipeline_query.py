@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 
-from ottla.cli.pipeline import command
+from ottla.cli.main import main
 from ottla.pipeline import load
 from ottla.pipeline.query import QueryFailed, run_query, tables_of
 
@@ -36,7 +36,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def sql(file: Path, query: str, *options: str) -> Any:
-    return CliRunner().invoke(command, ["sql", str(file), query, *options])
+    return CliRunner().invoke(main, ["pipeline", "sql", str(file), query, *options])
 
 
 def test_query_is_exact_to_the_cent(shop: Path) -> None:

@@ -53,7 +53,7 @@ def test_tables_are_found(sql: str, tables: str) -> None:
         ("SELECT `a FROM b", "identifier in backticks does not end"),
         ("SELECT a /* FROM b", "this comment does not end"),
         ("SELECT a, , b FROM c", "nothing stands between ',' and ','"),
-        ("SELECT ‘a’ FROM b", "is no SQL"),
+        ("SELECT ‘a’ FROM b", "is not SQL"),
     ],
 )
 def test_what_is_surely_broken_is_told(sql: str, what: str) -> None:
@@ -113,16 +113,16 @@ def test_predicates_are_read_with_their_columns(predicate: str, columns: str) ->
     [
         ("", "the predicate is empty", 0),
         ("> 0", "a value is missing at the beginning", 0),
-        ("amount >", "a value is missing behind '>'", 8),
-        ("amount > > 0", "a value is missing behind '>'", 9),
+        ("amount >", "a value is missing after '>'", 8),
+        ("amount > > 0", "a value is missing after '>'", 9),
         ("amount 0", "no operator stands between 'amount' and '0'", 7),
-        ("a AND", "a value is missing behind 'AND'", 5),
-        ("a && b", "&& is no operator of SQL", 3),
+        ("a AND", "a value is missing after 'AND'", 5),
+        ("a && b", "&& is not an operator of SQL", 3),
         ("a IS", "NULL or TRUE or FALSE or UNKNOWN is missing", 4),
-        ("a BETWEEN 1", "AND is missing behind '1'", 11),
-        ("a IN 1", "'(' is missing behind 'IN'", 5),
-        ("a IN ()", "a value is missing behind '('", 6),
-        ("a NOT 1", "is missing behind 'NOT'", 6),
+        ("a BETWEEN 1", "AND is missing after '1'", 11),
+        ("a IN 1", "'(' is missing after 'IN'", 5),
+        ("a IN ()", "a value is missing after '('", 6),
+        ("a NOT 1", "is missing after 'NOT'", 6),
         ("(a > 1", "'(' is never closed", 0),
         ("a > 1;", "a predicate ends without ;", 5),
         ("CASE WHEN a THEN b", "END is missing", 18),
@@ -217,13 +217,13 @@ def test_types_are_spelt_as_spark_does(written: str, spelt: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "what", "instead"),
     [
-        ("a strng", "'strng' is no type", "write string"),
-        ("a datetime", "'datetime' is no type", "write timestamp"),
+        ("a strng", "'strng' is not a type", "write string"),
+        ("a datetime", "'datetime' is not a type", "write timestamp"),
         ("a", "a type is missing before the end", "STRING"),
         ("a int b int", "'b' does not belong to 'a'", "commas"),
-        ("a int, A int", "'A' is there twice", "rename"),
+        ("a int, A int", "'A' occurs twice", "rename"),
         ("a int,", "a field is missing", "remove the comma"),
-        ("a decimal(2,10)", "no sizes", "decimal(10,2)"),
+        ("a decimal(2,10)", "not sizes", "decimal(10,2)"),
         ("a array", "'<' is missing", "ARRAY<STRING>"),
         ("a int not", "NULL is missing", "NOT NULL"),
         ("a varchar", "needs a length", "varchar(20)"),
@@ -246,5 +246,5 @@ def test_durations_are_read_and_written(text: str, span_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "s", "10x", "5s 1h", "1s1s", "-1s", "400d"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no duration|longer than a year"):
+    with pytest.raises(ValueError, match=r"is not a duration|longer than a year"):
         parse_duration_ms(text)

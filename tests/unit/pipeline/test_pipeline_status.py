@@ -82,6 +82,12 @@ def test_metrics_have_every_flow(status: RunStatus) -> None:
     assert f'ottla_pipeline_violations_total{{pipeline="shop",{named}}} 2' in lines
 
 
+def test_metrics_show_large_counts_exactly(status: RunStatus) -> None:
+    status.flows[0].rows = 12_345_678
+    rows = [line for line in format_metrics(status).splitlines() if line.startswith("ottla_pipeline_rows_total")]
+    assert rows[0].endswith(" 12345678")
+
+
 def test_metrics_are_served_on_loopback_from_the_start_of_the_run_on(status: RunStatus) -> None:
     host, _ = parse_address("9404")
     with MetricsServer(host, 0) as server:

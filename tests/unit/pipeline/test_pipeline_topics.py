@@ -37,7 +37,11 @@ def test_topic_is_as_the_brokers_have_it_without_a_word(read: Callable[..., Decl
     [
         ("topic: x, config: {cleanup.policy: compact}", "writes a compacted topic without a key", "add key: COLUMN"),
         ("topic: x, tombstone_when: amount = 0", "tombstones without a key, which delete nothing", "add key: COLUMN"),
-        ("topic: x, key: order_id, tombstone_when: amout = 0", "asks for 'amout', which is no column", "write amount"),
+        (
+            "topic: x, key: order_id, tombstone_when: amout = 0",
+            "asks for 'amout', which is not a column",
+            "write amount",
+        ),
         ("topic: x, key: order_id, tombstone_when: (amount", "tombstone_when does not parse", "close it with"),
         ("topic: x, partitions: none", "'partitions' is 'none'", "write a whole number above 0"),
         ("topic: x, config: compact", "'config' is 'compact'", "write a mapping"),

@@ -105,7 +105,7 @@ def test_violated_rule_of_a_zone_is_reported(problems: Callable[..., list[str]],
     ("zones", "problem"),
     [
         ("{a: {reads_from: [sources, b]}, b: {}}", "zone 'a' reads from 'b', which is a later zone"),
-        ("{a: {reads_from: surces}}", "zone 'a' reads from 'surces', which is no zone; write sources"),
+        ("{a: {reads_from: surces}}", "zone 'a' reads from 'surces', which is not a zone; write sources"),
         ("{a: {reads_from: a}}", "no zone reads sources; add sources to reads_from of a zone"),
         ("{a: {requires: expectations}}", "zone 'a': requires: 'expectations' is not known; write expect"),
         ("{a: {requires: expect, forbids: expect}}", "zone 'a' both requires and forbids 'expect'; keep one"),

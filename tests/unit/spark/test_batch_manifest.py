@@ -13,16 +13,16 @@ from deltalake import write_deltalake
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
-from ottla.spark import batch_manifest
+from ottla.spark import batch_manifest, stored_files
 from ottla.spark.batch_manifest import (
     DIRECTORY,
     ManifestFiles,
     TableWasReplaced,
     batch_digest,
-    create_exclusively,
     last_planned_batch,
     pinned_version,
 )
+from ottla.spark.stored_files import create_exclusively
 from ottla.spark.table_location import TableLocation
 from ottla.spark.table_options import TableReadOptions
 from ottla.spark.table_source import PinnedPart, TableReader
@@ -94,7 +94,8 @@ def test_where_files_cannot_be_created_exclusively_one_reader_decides_and_the_ot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
-    monkeypatch.setattr(batch_manifest, "open_filesystem", lambda path: (store, path))
+    monkeypatch.setattr(batch_manifest, "is_local", lambda path: False)
+    monkeypatch.setattr(stored_files, "open_filesystem", lambda path: (store, path))
     (tmp_path / "checkpoint" / DIRECTORY).mkdir(parents=True)
     files, rates = ManifestFiles(str(tmp_path / "checkpoint")), add_version(tmp_path / "rates")
     with ThreadPoolExecutor(1) as pool:

@@ -17,11 +17,13 @@ from ottla.model.compression import compress  # noqa: E402
 from ottla.model.records import Record, build_batch, empty_batch, read_header  # noqa: E402
 from ottla.spark import compiled_scan, kernels  # noqa: E402
 from ottla.spark import decode as decoding  # noqa: E402
-from ottla.spark.decode import AbortedTransactions, DamagedBatch, decode, decode_chunks  # noqa: E402
+from ottla.spark.decode import COLUMNS, AbortedTransactions, DamagedBatch, decode, decode_chunks  # noqa: E402
 
 FOREVER = 1 << 62
 ABORT, COMMIT = 0, 1
 ZSTD = CODECS.index("zstd")
+
+WITH_HEADERS = (*COLUMNS, "headers")
 
 
 class Aborted(NamedTuple):
@@ -57,7 +59,7 @@ def resealed(batch: bytes | bytearray) -> bytes:
 
 
 def read(data: bytes, start: int = 0, end: int = FOREVER, **options: Any) -> tuple[list[dict[str, Any]], int]:
-    options = {"aborted": None, "headers": False, **options}
+    options = {"aborted": None, **options}
     rows, next_offset = decode(memoryview(data), start=start, end=end, **options)
     rows.validate(full=True)
     return rows.to_pylist(), next_offset
@@ -69,7 +71,7 @@ def values_of(data: bytes, start: int = 0, end: int = FOREVER, **options: Any) -
 
 
 def test_columns_have_the_types_that_spark_expects() -> None:
-    rows, _ = decode(memoryview(build_batch(some(b"v"))), start=0, end=9, aborted=None, headers=True)
+    rows, _ = decode(memoryview(build_batch(some(b"v"))), start=0, end=9, aborted=None, columns=WITH_HEADERS)
     assert rows.schema == pa.schema(
         [
             ("key", pa.binary()),
@@ -83,13 +85,13 @@ def test_columns_have_the_types_that_spark_expects() -> None:
 
 
 def test_nothing_gives_no_rows_and_the_position_it_was_asked_for() -> None:
-    rows, next_offset = decode(memoryview(b""), start=7, end=9, aborted=None, headers=True)
-    assert (len(rows), next_offset, rows.schema) == (0, 7, decoding.schema_of(headers=True))
+    rows, next_offset = decode(memoryview(b""), start=7, end=9, aborted=None, columns=WITH_HEADERS)
+    assert (len(rows), next_offset, rows.schema) == (0, 7, decoding.schema_of(WITH_HEADERS))
 
 
 def test_columns_come_in_the_order_asked_for() -> None:
     batch = memoryview(build_batch(some(b"v")))
-    rows, _ = decode(batch, start=0, end=9, aborted=None, headers=False, columns=["timestamp", "value"])
+    rows, _ = decode(batch, start=0, end=9, aborted=None, columns=["timestamp", "value"])
     assert rows.schema.names == ["timestamp", "value"]
 
 
@@ -111,13 +113,13 @@ def test_log_append_time_gives_every_record_the_time_of_the_batch() -> None:
 
 def test_timestamp_beyond_arrow_becomes_the_last_one_it_has() -> None:
     batch = build_batch([Record(timestamp=1 << 62, value=b"v")])
-    rows, _ = decode(memoryview(batch), start=0, end=9, aborted=None, headers=False)
+    rows, _ = decode(memoryview(batch), start=0, end=9, aborted=None)
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [((1 << 63) - 1) // 1000 * 1000]
 
 
 def test_headers_are_null_where_a_record_has_none() -> None:
     records = [Record(timestamp=1, headers=headers) for headers in ([("a", b"1"), ("a", None)], [], [("", b"")])]
-    rows, _ = read(build_batch(records), headers=True)
+    rows, _ = read(build_batch(records), columns=WITH_HEADERS)
     assert [row["headers"] for row in rows] == [
         [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
         None,
@@ -127,13 +129,13 @@ def test_headers_are_null_where_a_record_has_none() -> None:
 
 def test_headers_of_dropped_rows_are_not_mixed_up() -> None:
     records = [Record(timestamp=1, headers=[(f"h{index}", b"v")] * (index % 4)) for index in range(200)]
-    rows, _ = read(build_batch(records), 50, 150, headers=True)
+    rows, _ = read(build_batch(records), 50, 150, columns=WITH_HEADERS)
     names = [[header["key"] for header in row["headers"] or []] for row in rows]
     assert names == [[f"h{index}"] * (index % 4) for index in range(50, 150)]
 
 
 def test_header_key_that_is_not_utf8_is_shown_as_far_as_it_can_be_read() -> None:
-    rows, _ = read(build_batch([Record(timestamp=1, headers=[("\udcff!", b"v")])]), headers=True)
+    rows, _ = read(build_batch([Record(timestamp=1, headers=[("\udcff!", b"v")])]), columns=WITH_HEADERS)
     assert rows[0]["headers"] == [{"key": "�!", "value": b"v"}]
 
 
@@ -227,7 +229,7 @@ def put(batch: bytes, position: int, form: str, number: int) -> bytes:
         (16, ">b", 1, "magic is 1"),
         (8, ">i", 3, "too few"),
         (8, ">i", -1, "too few"),
-        (0, ">q", 2, "behind offset 3"),
+        (0, ">q", 2, "do not follow offset 3"),
         (57, ">i", -1, "-1 records"),
         (57, ">i", 5, "5 records"),
         (23, ">i", -1, "delta -1"),
@@ -295,12 +297,12 @@ def test_damaged_headers_are_refused_when_they_are_read(tail: bytes, copies: int
     batch = section_batch(section, copies)
     assert len(read(batch, columns=["value"])[0]) == copies
     with pytest.raises(DamagedBatch):
-        read(batch, columns=["value"], headers=True)
+        read(batch, columns=["value", "headers"])
 
 
 def test_many_headers_in_one_record_are_read() -> None:
     headers = [(str(number), str(number).encode()) for number in range(5000)]
-    rows, _ = read(build_batch([Record(timestamp=1, headers=headers), *some(b"v")]), headers=True)
+    rows, _ = read(build_batch([Record(timestamp=1, headers=headers), *some(b"v")]), columns=WITH_HEADERS)
     assert [(header["key"], header["value"]) for header in rows[0]["headers"]] == headers
 
 
@@ -308,9 +310,7 @@ def test_decompression_stops_at_its_bound() -> None:
     section = compress(ZSTD, bytes(1 << 20))
     batch = bytearray(section_batch(section, 1))
     struct.pack_into(">h", batch, 21, ZSTD)
-    chunks = decode_chunks(
-        memoryview(resealed(batch)), start=0, end=9, aborted=None, headers=False, batch_bytes_max=1 << 16
-    )
+    chunks = decode_chunks(memoryview(resealed(batch)), start=0, end=9, aborted=None, batch_bytes_max=1 << 16)
     with pytest.raises(DamagedBatch, match="more than 65536 bytes"):
         next(chunks)
 
@@ -328,7 +328,7 @@ def test_large_replies_come_in_pieces_whose_positions_can_be_resumed_from() -> N
     for size in sizes:
         data += build_batch(some(*[b"v" * 20] * size), base_offset=base_offset, codec=ZSTD)
         base_offset += size
-    options: dict[str, Any] = {"end": FOREVER, "aborted": None, "headers": False}
+    options: dict[str, Any] = {"end": FOREVER, "aborted": None}
     chunks = list(decode_chunks(memoryview(data), start=0, rows_max=10, bytes_max=200, **options))
     assert [len(chunk.rows) for chunk in chunks] == [4, 10, 10, 10, 10, 4]
     seen: list[int] = []
@@ -340,7 +340,7 @@ def test_large_replies_come_in_pieces_whose_positions_can_be_resumed_from() -> N
 
 def test_result_does_not_change_when_the_memory_of_the_reply_is_reused() -> None:
     reply = bytearray(build_batch([Record(timestamp=1, key=b"key", value=b"value", headers=[("name", b"content")])]))
-    rows, _ = decode(memoryview(reply), start=0, end=9, aborted=None, headers=True)
+    rows, _ = decode(memoryview(reply), start=0, end=9, aborted=None, columns=WITH_HEADERS)
     before = rows.to_pylist()
     reply[:] = bytes(len(reply))
     assert rows.to_pylist() == before

@@ -168,12 +168,6 @@ def test_what_a_codec_would_only_make_larger_goes_uncompressed() -> None:
     assert read_header(batch.data).attributes & CODEC_MASK == 0
 
 
-def test_level_reaches_the_codec() -> None:
-    values = binary(*[str(row * row).encode() for row in range(5000)])
-    sizes = {level: len(written(values=values, codec=CODECS.index("zstd"), level=level)[0].data) for level in (1, 15)}
-    assert sizes[15] < sizes[1]
-
-
 #: from the tests of the Java client, which all others share
 MURMUR2 = {
     b"21": -973932308,

@@ -21,7 +21,7 @@ from ottla.spark.table_commit import BatchMismatch, CommitRefused, Replace, Tabl
 from ottla.spark.table_files import (
     DataFile,
     DataFileWriter,
-    FileGone,
+    FileDeleted,
     FileLayout,
     hive_directory,
     part_rows,
@@ -287,7 +287,7 @@ def test_struct_gains_a_field(fixture: Fixture) -> None:
         ({"v": "long"}, ("v",), "all columns are partition columns"),
         ({"v": "long", "p": "double"}, ("p",), "cannot partition a table"),
         ({"a b": "long"}, (), "cannot be called 'a b'"),
-        ({"v": "long", "V": "long"}, (), "there twice"),
+        ({"v": "long", "V": "long"}, (), "occurs twice"),
         ({"v": "void"}, (), "give it a type"),
         ({"v": "variant"}, (), "tables do not have, variant"),
     ],
@@ -381,7 +381,7 @@ def test_replaced_partition_of_a_batch_that_comes_again_is_replaced_once(days: F
     ("where", "text"),
     [
         ("v = 1", "partition columns only"),
-        ("day = 'soon'", "which is no date"),
+        ("day = 'soon'", "which is not of type date"),
         ("day = '2026-01-02' OR day = '2026-01-03'", "needs AND instead of 'OR'"),
         ("day", "ends too early"),
         ("day ~ 1", "cannot be understood"),
@@ -485,7 +485,7 @@ def test_file_that_vacuum_has_deleted_is_named(fixture: Fixture) -> None:
     [file] = fixture.files([{"v": 1}], v="long")
     (Path(fixture.location.uri) / file.path).unlink()
     [task] = split_files([(file.path, file.size_bytes, ())], 1 << 20)
-    with pytest.raises(FileGone, match="vacuum deletes files of old versions"):
+    with pytest.raises(FileDeleted, match="vacuum deletes files of old versions"):
         list(read_slices(fixture.location, task, pa.schema([("v", pa.int64())])))
 
 
@@ -596,7 +596,7 @@ def test_snapshot_files_hold_all_rows_and_decoded_names(fixture: Fixture) -> Non
 def test_deletion_vectors_are_refused() -> None:
     add = {"path": "f", "size": 1, "partitionValues": {}, "dataChange": True, "deletionVector": {"storageType": "u"}}
     with pytest.raises(TableUnreadable, match="deletion vector"):
-        parse_commit(3, json.dumps({"add": add}))
+        parse_commit(3, [{"add": add}])
 
 
 def _files(*rows: int) -> tuple[AddedFile, ...]:

@@ -170,7 +170,7 @@ def test_new_topic_whose_first_records_are_gone_is_no_loss() -> None:
 
 def test_new_partition_of_a_known_topic_that_lost_its_first_records_is_a_loss() -> None:
     plan = plan_ranges({T0: 5}, {T0: 5, T1: 30}, observed({T0: 0, T1: 20}))
-    assert [loss.cause for loss in plan.losses] == [Cause.BORN_LATE]
+    assert [loss.cause for loss in plan.losses] == [Cause.NEW_PARTITION_SHORTENED]
     assert plan.ranges == [OffsetRange("t", 1, 20, 30)]
 
 
@@ -202,7 +202,7 @@ def test_vanished_partitions_tell_deletion_shrinking_and_a_changed_subscription_
     before = {T0: 1, T1: 2, U0: 3}
     now = observed({T0: 0})
     causes = {loss.topic_partition: loss.cause for loss in vanished(before, [], now)}
-    assert causes == {T0: Cause.NOT_READ_ANY_MORE, T1: Cause.PARTITION_GONE, U0: Cause.TOPIC_DELETED}
+    assert causes == {T0: Cause.NOT_SUBSCRIBED, T1: Cause.PARTITION_MISSING, U0: Cause.TOPIC_DELETED}
 
 
 def test_partition_that_vanished_after_the_batch_was_chosen_is_a_loss() -> None:

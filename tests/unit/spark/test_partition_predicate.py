@@ -44,7 +44,7 @@ def test_partition_is_compared_by_its_type(where: str, kind: str, value: str | N
         ("p NOT IN (5)", "long", "cannot be understood at 'NOT'"),
         ("p LIKE 'x%'", "string", "cannot be understood at 'LIKE'"),
         ("p = 1 + 1", "long", r"cannot be understood at '\+ 1'"),
-        ("p = 1.5", "long", "which is no long"),
+        ("p = 1.5", "long", "which is not of type long"),
         ("NOT p = 1", "long", "partition columns only"),
         ("p = 1 OR p = 2", "long", "needs AND instead of 'OR'"),
         ("p = 1 -- p", "long", "cannot be understood at '-- p'"),

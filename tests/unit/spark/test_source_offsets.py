@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is missing: pip install '.[spark]'")
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from ottla.model.types import TopicPartition
@@ -25,6 +25,8 @@ from ottla.spark.source_offsets import OffsetsUnreadable, read_earlier_offsets, 
 from ottla.spark.spark_internals import SparkInternalMissing, StreamTask
 from ottla.spark.staging import Staged, StagedBatch
 from ottla.spark.table_commit import BatchMismatch
+from ottla.spark.table_location import TableLocation
+from ottla.spark.table_log import read_actions
 
 #: addresses that pyarrow cannot open, and a path at which Spark has no checkpoint
 ELSEWHERE = [
@@ -38,6 +40,20 @@ def plan(checkpoint: Path, batch_id: int, *offsets: str) -> None:
     path = checkpoint / "offsets" / str(batch_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["v1", "{}", *offsets]))
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
+def test_line_separators_of_unicode_inside_of_an_offset_are_no_ends_of_lines(tmp_path: Path, separator: str) -> None:
+    offsets = f'{{"path":"a{separator}b"}}', '{"t":{"0":50}}'
+    plan(tmp_path, 3, *offsets)
+    assert read_source_offsets(str(tmp_path), 3) == "\n".join(offsets)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u0085"])
+def test_line_separators_of_unicode_in_the_statistics_of_a_commit_are_read(tmp_path: Path, separator: str) -> None:
+    write_deltalake(str(tmp_path), pa.table({"v": [f"a{separator}b", "c"]}))
+    actions = read_actions(TableLocation.at(str(tmp_path)).files(), 0)
+    assert actions is not None and [each["add"]["size"] > 0 for each in actions if "add" in each] == [True]
 
 
 def test_source_offsets_are_those_of_the_offset_log_without_its_metadata(tmp_path: Path) -> None:
@@ -84,7 +100,7 @@ def test_offset_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
 def test_stream_to_a_topic_sends_nothing_if_the_checkpoint_cannot_be_read(
     checkpoint: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink, "connect", lambda options: pytest.fail("the sink has connected to a broker"))
+    monkeypatch.setattr(sink, "open_cluster", lambda options: pytest.fail("the sink has connected to a broker"))
     options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
     given = options if checkpoint is None else {**options, "checkpointLocation": checkpoint}
     writer = OttlaDataSource(given).streamWriter(StructType([StructField("value", BinaryType())]), False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,8 +16,6 @@ from ottla.spark.staging import (
     StagingWriter,
     delete_staged,
     inline_share,
-    is_local,
-    open_filesystem,
     read_batches,
     staging_file,
     sweep,
@@ -113,25 +110,3 @@ def test_sweep_takes_the_batches_up_to_a_number_of_one_owner(tmp_path: Path) -> 
 
 def test_sweep_of_nothing_is_no_error(tmp_path: Path) -> None:
     assert sweep(f"{tmp_path}/nowhere", "q", 1) == 0
-
-
-@pytest.mark.parametrize("uri", ["file:/tmp/x", "file:///tmp/x", "/tmp/x"])
-def test_local_paths_are_understood_as_hadoop_writes_them(uri: str) -> None:
-    assert open_filesystem(uri)[1] == "/tmp/x"
-    assert is_local(uri)
-
-
-def test_missing_libraries_of_hdfs_are_one_line_that_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(uri: str) -> None:
-        raise OSError("Unable to load libjvm\n" + "dlopen(/usr/lib/jvm/libjvm.so) failed\n" * 20)
-
-    monkeypatch.setattr(staging, "fs", SimpleNamespace(FileSystem=SimpleNamespace(from_uri=fail)))
-    with pytest.raises(StagingError, match=r"set JAVA_HOME, HADOOP_HOME .*CLASSPATH") as refused:
-        open_filesystem("hdfs://name-node/checkpoints")
-    assert "dlopen" not in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_scheme_that_nobody_knows_says_what_would_do() -> None:
-    assert not is_local("nosuch://host/x")
-    with pytest.raises(StagingError, match="Use a directory that it can open"):
-        open_filesystem("nosuch://host/x")

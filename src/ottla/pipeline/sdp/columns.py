@@ -5,6 +5,10 @@ from __future__ import annotations
 from ottla.pipeline.lineage import LINEAGE, RECORD_COLUMNS
 from ottla.pipeline.sdp.text import identifier
 from ottla.pipeline.sql import Token, tokenize
+from ottla.pipeline.sql_shape import at_depth_0, split_clauses, split_commas
+
+#: EXCEPT is not here, because it also follows a star
+_SET_OPERATIONS = frozenset({"UNION", "INTERSECT", "MINUS"})
 
 
 def key_sql(column: str) -> str:
@@ -34,7 +38,7 @@ def lineage_of_query(sql: str, known: str) -> str:
 
 
 def selects(sql: str, column: str) -> bool:
-    """Whether the result of a query surely has this column."""
+    """Return whether the result of a query surely has this column."""
     names = {name.lower() for name in _selected(sql)}
     return column.lower() in names or "*" in names
 
@@ -42,29 +46,18 @@ def selects(sql: str, column: str) -> bool:
 def _selected(sql: str) -> list[str]:
     """Return the names of the columns that a query selects, `*` for all of a table; empty if that is not certain."""
     tokens, flaws = tokenize(sql)
-    depth, start = 0, None
-    items: list[list[Token]] = []
-    for token in tokens:
-        if token.is_sign("(", "[", "{"):
-            depth += 1
-        elif token.is_sign(")", "]", "}"):
-            depth -= 1
-        if depth == 0 and token.word in ("UNION", "INTERSECT", "MINUS") and items:
-            # The first of several queries names the columns.
-            break
-        if depth == 0 and token.word == "SELECT":
-            start, items = token, [[]]
-        elif depth == 0 and token.word == "FROM" and start is not None:
-            start = None
-        elif start is not None and depth == 0 and token.is_sign(","):
-            items.append([])
-        elif start is not None:
-            items[-1].append(token)
-    return [] if flaws else [item[-1].text for item in items if _has_name(item)]
+    outer = {token.position for token in at_depth_0(tokens)}
+    start = next((at for at, one in enumerate(tokens) if one.position in outer and one.word == "SELECT"), None)
+    if flaws or start is None:
+        return []
+    # The first of several queries names the columns.
+    ends = (at for at, one in enumerate(tokens) if one.position in outer and one.word in _SET_OPERATIONS)
+    end = next((at for at in ends if at > start), len(tokens))
+    return [item[-1].text for item in split_commas(split_clauses(tokens[start:end])["SELECT"]) if _has_name(item)]
 
 
 def _has_name(item: list[Token]) -> bool:
-    """Whether the last token of a selected expression is the name of its column, or a star."""
+    """Return whether the last token of a selected expression is the name of its column, or a star."""
     if not item or not (item[-1].kind in ("word", "quoted") or item[-1].is_sign("*")):
         return False
     if len(item) == 1 or item[-2].is_sign("."):

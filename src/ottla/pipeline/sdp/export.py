@@ -29,9 +29,17 @@ from ottla.pipeline.declaration import (
     TopicSink,
     Watermark,
 )
-from ottla.pipeline.graph import Graph
-from ottla.pipeline.lineage import DECODED_COLUMNS, OFFSET, PARTITION, RECORD_COLUMNS, TIMESTAMP, TOPIC, expand
+from ottla.pipeline.graph import Graph, sequence_of
+from ottla.pipeline.lineage import (
+    OFFSET,
+    PARTITION,
+    RECORD_COLUMNS,
+    TIMESTAMP,
+    TOPIC,
+    expand,
+)
 from ottla.pipeline.sdp.columns import headers_sql, key_sql, lineage_of_query, selects
+from ottla.pipeline.sdp.decoding import columns_beside_undecoded, decoded_rows, undecoded_body, view_body
 from ottla.pipeline.sdp.formats import ExportedFormats, key_expression
 from ottla.pipeline.sdp.module import module_text
 from ottla.pipeline.sdp.notes import Note, changed, flow_notes, left_out, pipeline_notes, why_topic_is_left_out
@@ -54,9 +62,6 @@ from ottla.pipeline.source_options import source_options
 from ottla.pipeline.sql import read_query
 
 DEFINITIONS: Final = "transformations"
-#: of a view with decoded records, not of its readers
-_HIDDEN: Final = ("__cause", "__record")
-_UNDECODED: Final = "__cause IS NOT NULL"
 _RAW: Final = (
     "key", "value", "headers", f"topic AS {TOPIC}", f"partition AS {PARTITION}", f"offset AS {OFFSET}",
     f"timestamp AS {TIMESTAMP}", "timestampType AS _timestamp_type",
@@ -200,10 +205,9 @@ class Exporter:
 
     def _sequence(self, flow: Flow) -> tuple[str, ...]:
         """Return the columns that order the rows of one key: as in a keyed table."""
-        assert flow.table is not None
-        given = {name.lower() for name in flow.table.sequence_by}
-        position = (TIMESTAMP, *reversed(RECORD_COLUMNS)) if self._lineage_of(flow) == "record" else ()
-        return (*flow.table.sequence_by, *(name for name in position if name not in given))
+        assert flow.table is not None, "rows have a sequence in a keyed table only"
+        columns = (TIMESTAMP, *RECORD_COLUMNS) if self._lineage_of(flow) == "record" else ()
+        return sequence_of(flow.table, columns, emits_changes=False)
 
     def _lineage_of(self, flow: Flow) -> str:
         """Return which columns with the origin of its rows a flow surely has: `record`, `lineage`, or nothing."""
@@ -246,9 +250,8 @@ class Exporter:
         self._dataset(work, body)
         self._quarantine(work, undecoded)
         if not batch and flow.kind == "table":
-            for sink in flow.sinks:
-                if isinstance(sink, TopicSink):
-                    self._topic(work, sink)
+            for sink in flow.topics:
+                self._topic(work, sink)
 
     def _base(self, work: _Flow) -> Iterator[Relation]:
         """Find the rows before expectations. Yield views that contain records which could not be decoded."""
@@ -262,14 +265,14 @@ class Exporter:
         if source is not None and not flow.steps:
             view = self._decoded(flow, source, inputs[flow.input_names[0]])
             mark = self.graph.watermark_of(flow.name) if flow.deduplicate else None
-            work.rows = replace(view, condition="__cause IS NULL", hidden=_HIDDEN, watermark=mark)
+            work.rows = decoded_rows(view, mark)
             yield view
             return
         for name in tuple(inputs):
             decoded = self.graph.decoded_input(flow, name)
             if decoded is not None:
                 view = self._decoded(flow, decoded, inputs[name])
-                inputs[name] = replace(view, condition="__cause IS NULL", hidden=_HIDDEN, watermark=decoded.watermark)
+                inputs[name] = decoded_rows(view, decoded.watermark)
                 yield view
         self._steps(work, inputs)
 
@@ -302,39 +305,7 @@ class Exporter:
     def _decoded(self, flow: Flow, source: Source, records: Relation) -> Relation:
         """Define a view of decoded records, in which `__cause` says why a record could not be decoded."""
         name = self.names.unique(f"{flow.name}_decoded" if not flow.steps else f"{flow.name}_{source.name}_decoded")
-        cause, fields = "__cause", ["__decoded.*"]
-        body = [f"records = {records.python}"]
-        if source.format in ("bytes", "string"):
-            text = "CAST(value AS STRING)"
-            fields = [f"{text} AS value" if source.format == "string" else "value"]
-            not_text = f"CASE WHEN value IS NOT NULL AND NOT is_valid_utf8({text}) THEN 'not UTF-8' END"
-            cause = not_text if source.format == "string" else "CAST(NULL AS STRING)"
-            body.append("rows = records")
-        else:
-            constant = self.formats.value(source.name, source)
-            more = ', headers="headers"' if source.registry is not None else ""
-            body.append(f'rows = formats.decode(records, {constant}, into="__decoded", cause="__cause"{more})')
-            missing = [
-                f" WHEN value IS NOT NULL AND __decoded.{identifier(column.name)} IS NULL"
-                f" THEN {text_sql(f'{column.name} is null')}"
-                for column in source.columns
-                if not column.nullable
-            ]
-            if source.null_values == "keep":
-                cause = "CASE WHEN value IS NOT NULL THEN __cause END"
-            if missing:
-                cause = f"CASE WHEN {cause} IS NOT NULL THEN {cause}{''.join(missing)} END"
-        key = "CAST(key AS STRING) AS _key" if source.key_format == "string" else "key AS _key"
-        if source.key_registry is not None:
-            constant = self.formats.key(source.name, source)
-            names = 'column="key", into="__decoded_key", cause="__key_cause", headers="headers"'
-            body.append(f"rows = formats.decode(rows, {constant}, {names})")
-            key = "__decoded_key AS _key"
-            cause = f"coalesce({cause}, CASE WHEN key IS NOT NULL THEN concat('key: ', __key_cause) END)"
-        carried = [key, *(column for column in DECODED_COLUMNS if column != "_key")]
-        shown = [*fields, *carried, cause if cause == "__cause" else f"{cause} AS __cause",
-                 "struct(key, value, headers) AS __record"]  # fmt: skip
-        body.append("return " + call_lines("rows", ".selectExpr", map(literal, shown)))
+        body = view_body(source, records, self.formats)
         self.text.append(definition("temporary_view", name, body))
         return Relation(name=name, streaming=records.streaming)
 
@@ -362,7 +333,7 @@ class Exporter:
                 work.rows = replace(result, watermark=mark)
 
     def _is_read_once(self, flow: Flow) -> bool:
-        """Whether one definition reads the result of the steps, and needs no watermark of its own."""
+        """Return whether only one definition reads the result of the steps, and needs no watermark of its own."""
         return not _quarantines(flow) and not (flow.deduplicate and flow.watermark is not None)
 
     def _query(self, step: SqlStep, known: Mapping[str, Relation]) -> str:
@@ -406,8 +377,7 @@ class Exporter:
 
     def _appended_flows(self, flow: Flow) -> list[Flow]:
         """Return the flows whose rows go to the table of this one."""
-        flows = self.declaration.flows.values()
-        return [one for one in flows if one.append_to is not None and one.append_to.name == flow.name]
+        return [one for one in self.declaration.flows.values() if one.target == flow.name != one.name]
 
     def _dataset(self, work: _Flow, body: list[str]) -> None:
         """Define the dataset with the rows of a flow."""
@@ -477,35 +447,20 @@ class Exporter:
         flow = work.flow
         if flow.quarantine is None or flow.kind == "view":
             return
-        parts: list[tuple[str, list[str]]] = []
-        for view in undecoded:
-            columns = ["__cause AS _cause", *(column for column in DECODED_COLUMNS if column != "_key"), "__record.*"]
-            body = [f"rows = {replace(view, condition=_UNDECODED).python}",
-                    f"return rows.selectExpr({', '.join(map(literal, columns))})"]  # fmt: skip
-            parts.append((f"{view.name}_failed", body))
+        parts = [(f"{view.name}_failed", undecoded_body(view)) for view in undecoded]
         refused = [one for one in flow.expectations if one.on_violation == "quarantine"]
         if refused and work.rows is not None:
             each = [f"CASE WHEN NOT {holds(one.predicate.text)} THEN {text_sql(one.name)} END" for one in refused]
             accepted = " AND ".join(holds(one.predicate.text) for one in refused)
             # The second definition computes its rows alone and drops no duplicates, so it needs no watermark.
             rows = replace(work.rows, watermark=None).python
-            row = self._refused_columns(work, bool(parts))
+            row = columns_beside_undecoded(have_position=work.lineage == "record") if parts else ("*",)
             cause = f"concat_ws('; ', {', '.join(each)}) AS _cause"
             columns = [literal(text) for text in (cause, *row)]
             body = [f"rows = {rows}", f"rows = rows.where({literal(f'NOT ({accepted})')})"]
             parts.append((f"{flow.name}_refused", [*body, "return " + call_lines("rows", ".selectExpr", columns)]))
         if parts:
             self._side(flow, flow.quarantine, parts, batch=work.batch)
-
-    def _refused_columns(self, work: _Flow, with_records: bool) -> tuple[str, ...]:
-        """Return the columns of rows in quarantine: all of them, or those that undecodable records have as well."""
-        if not with_records:
-            return ("*",)
-        empty = {"key": "BINARY", "value": "BINARY", "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>"}
-        position = [column for column in DECODED_COLUMNS if column != "_key"]
-        if work.lineage != "record":
-            position = [f"CAST(NULL AS {DECODED_COLUMNS[column]}) AS {column}" for column in position]
-        return (*position, *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in empty.items()))
 
     def _side(self, flow: Flow, side: SideOutput, parts: list[tuple[str, list[str]]], *, batch: bool) -> None:
         """Define a quarantine of one or several queries."""

@@ -49,10 +49,9 @@ def flow_notes(flow: Flow, all_rows: str) -> Iterator[Note]:
     if flow.emit == "changes" and flow.kind == "table":
         why = "it becomes a materialized view of the whole input, because SDP has no update mode"
         yield changed(flow.place, f"{called}: emit: changes", why)
-        for sink in flow.sinks:
-            if isinstance(sink, TopicSink):
-                what = f"{called}: the topic {sink.topic!r}"
-                yield left_out(sink.place, what, "streams of SDP have no update mode")
+        for topic in flow.topics:
+            what = f"{called}: the topic {topic.topic!r}"
+            yield left_out(topic.place, what, "streams of SDP have no update mode")
     elif flow.table is not None and flow.table.keys and flow.kind == "table":
         why = f"all rows are kept in {all_rows!r}, and each run computes the view of the newest rows completely"
         yield changed(flow.table.place, f"{called}: the keyed table", why)

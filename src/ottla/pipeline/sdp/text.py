@@ -12,21 +12,8 @@ from ottla.pipeline.declaration import Watermark
 
 #: names that the text of a project uses itself, in lower case
 _TAKEN: Final = frozenset(
-    {
-        "spark",
-        "dp",
-        "f",
-        "formats",
-        "read_schema",
-        "read_schema_file",
-        "oneschema",
-        "schemasbyid",
-        "registry",
-        "registrysettings",
-        "pin_schema",
-        "register_schema",
-    }
-    | {"os", "path", "sys", "cluster", "root"}
+    {"spark", "dp", "f", "formats", "read_schema", "read_schema_file", "oneschema", "schemasbyid", "registry"}
+    | {"registrysettings", "pin_schema", "register_schema", "os", "path", "sys", "cluster", "root"}
 )
 _LINE_MAX: Final = 118
 
@@ -71,7 +58,7 @@ class Names:
     used: set[str] = field(default_factory=set)
 
     def unique(self, wanted: str) -> str:
-        """Return this name, or with a number behind it if it is in use, and use it.
+        """Return this name, or with a number after it if it is in use, and use it.
 
         >>> names = Names({"orders"})
         >>> names.unique("Orders"), names.unique("orders")

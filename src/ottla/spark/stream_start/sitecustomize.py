@@ -1,7 +1,7 @@
 """Runs first in each Python process that Spark starts for our sources; ``stream_server.py`` says why.
 
 A process that would run a stream or plan reads passes its work to the server of the session. If the server does not
-answer, the process does its work itself. Processes that run tasks go on unchanged.
+answer, the process does its work itself. Processes that run tasks continue unchanged.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Connections that a Python worker keeps between its tasks.
+"""Clients of the cluster that the options of a query name, and those that a Python worker keeps between its tasks.
 
 A worker runs one task after another. With a client of its own, each task would connect, log in and read the metadata
 of whole topics again, which costs more than reading a small range.
@@ -33,12 +33,20 @@ class _Kept(NamedTuple):
 _kept: list[_Kept] = []
 
 
+def open_cluster(connection: Connection, *, timeout_s: float | None = None) -> Cluster:
+    """Return a new client. `timeout_s` takes precedence over the timeout of the options."""
+    return Cluster(
+        connection.bootstrap,
+        connection.properties,
+        client_id=connection.client_id,
+        timeout_s=timeout_s or connection.timeout_s,
+    )
+
+
 @contextmanager
 def lend_cluster(connection: Connection, timeout_s: float) -> Iterator[Cluster]:
     """Lend a client to one task, the one of an earlier task if there is any. Close it if the task fails."""
-    cluster = _take(connection, timeout_s) or Cluster(
-        connection.bootstrap, connection.properties, client_id=connection.client_id, timeout_s=timeout_s
-    )
+    cluster = _take(connection, timeout_s) or open_cluster(connection, timeout_s=timeout_s)
     try:
         yield cluster
     except BaseException:
