@@ -13,6 +13,7 @@ The process works until its standard input is closed. It prints one line per eve
     consumed PARTITION OFFSET                   a group member got a record
     committed PARTITION OFFSET TIME             a group member's commit was answered at that time
     observed PARTITION OFFSET TIME              the committed offset that a request sent at that time returned
+    hung MEMBER                                 a group member does not end: its client library has a deadlock
     high-watermark PARTITION OFFSET             `read` will read up to this offset
     end                                         `read` has read all partitions to their ends
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import ssl
 import sys
 import threading
@@ -39,6 +41,8 @@ _GIVE_UP_MS = 240_000
 _DEADLINE_S = 240.0
 _OBSERVE_S = 0.5
 _COMMIT_S = 0.2
+#: librdkafka gives up on every request after socket.timeout.ms, a minute: a member that needs longer never ends
+_HUNG_S = 100.0
 
 _stopping = threading.Event()
 
@@ -152,17 +156,31 @@ def _aiokafka_security(settings: dict[str, str]) -> dict[str, Any]:
 
 
 def run_group(options: argparse.Namespace) -> None:
-    """Two members of a group read and commit, and a third client asks for the committed offsets."""
+    """Two members of a group read and commit, and a third client asks for the committed offsets.
+
+    The main thread of librdkafka 2.16 can wait for ever while the leaders of partitions change: in the handler of
+    OffsetForLeaderEpoch it has the lock of a partition and wants that of the client (rd_kafka_metadata_refresh_topics).
+    The thread of a broker that fails has the lock of the client and wants that of the partition
+    (rd_kafka_toppar_undelegate). Such a member never ends, and the process ends without it.
+    """
     settings = {"bootstrap.servers": options.bootstrap, "group.id": options.name, "log_level": 0, **options.settings}
-    threads = [threading.Thread(target=_run_member, args=(options, settings, number)) for number in range(2)]
-    threads.append(threading.Thread(target=_observe, args=(options, settings)))
-    for thread in threads:
+    members = [threading.Thread(target=_run_member, args=(options, settings, number)) for number in range(2)]
+    observer = threading.Thread(target=_observe, args=(options, settings))
+    for thread in (*members, observer):
         thread.start()
     _print("ready")
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.1)
-            sys.stdout.flush()
+    while observer.is_alive():
+        observer.join(0.1)
+        sys.stdout.flush()
+    give_up = time.monotonic() + _HUNG_S
+    for member in members:
+        member.join(max(give_up - time.monotonic(), 0))
+    hung = [number for number, member in enumerate(members) if member.is_alive()]
+    for number in hung:
+        _print(f"hung {number}")
+    sys.stdout.flush()
+    if hung:
+        os._exit(0)
 
 
 def _run_member(options: argparse.Namespace, settings: dict[str, Any], number: int) -> None:

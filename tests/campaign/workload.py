@@ -59,6 +59,8 @@ class Seen:
     commits: list[Commit] = field(default_factory=list)
     observed: list[Commit] = field(default_factory=list)
     consumed: int = 0
+    #: group members that could not end, see `load_client.run_group`
+    hung: int = 0
     high_watermarks: dict[int, int] = field(default_factory=dict)
     #: processes that printed `ready`, and readers that printed `end`
     ready: set[str] = field(default_factory=set)
@@ -78,6 +80,8 @@ class Seen:
             self.records[client].append((int(words[0]), int(words[1]), words[2]))
         elif event == "consumed":
             self.consumed += 1
+        elif event == "hung":
+            self.hung += 1
         elif event in ("committed", "observed"):
             commits = self.commits if event == "committed" else self.observed
             commits.append(Commit(int(words[0]), int(words[1]), float(words[2])))
@@ -275,6 +279,7 @@ class Load:
             f"{sum(self.seen.sent.values())} records sent, {self.acknowledged} acknowledged ({by_client}), "
             f"{len(self.seen.records['final'])} read at the end, {len(self.seen.errors)} errors at clients; "
             f"group: {self.seen.consumed} records read, {len(self.seen.commits)} commits"
+            + (f", {self.seen.hung} members hung in librdkafka" if self.seen.hung else "")
         )
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from campaign.processes import wait_until
-from ottla.cli.cluster_noun import command
+from ottla.cli.cluster_commands import command
 from ottla.testing import ClusterProcess
 from ottla.testing.process import BrokerProcess
 

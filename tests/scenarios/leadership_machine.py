@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.scenarios.script import Event
 
-from ottla.broker.metadata import leadership, reassignment
+from ottla.broker.metadata import leadership, reassignment, unclean_marks
 from ottla.broker.metadata.nodes import (
     broker_json,
     broker_path,
@@ -148,7 +148,7 @@ class LeadershipMachine:
         self._start(broker)
         end = LogEnd(broker, event.number("epoch", -1), event.number("end", LOG_LOST))
         ends = dict.fromkeys(range(len(self._topic.partitions)), end)
-        self._store(leadership.mark_unclean(self._topic, broker, ends))
+        self._store(unclean_marks.mark_unclean(self._topic, broker, ends))
 
     def do_unclean(self, event: Event) -> None:
         self.do_starts(event)

@@ -209,7 +209,7 @@ class GroupMachine:
         group = self._fixture.group
         members = sorted(self._name(member_id) for member_id in group.members)
         waiting = f", waiting: {' '.join(name for name, _ in self._requests.values())}" if self._requests else ""
-        yield f"{group.state}, generation {group.generation}, members: {' '.join(members) or 'none'}{waiting}"
+        yield f"{group.state}, generation {group.generation.number}, members: {' '.join(members) or 'none'}{waiting}"
 
     def _answer(self, name: str, ticket: int) -> str:
         answer = self._fixture.answers[ticket]

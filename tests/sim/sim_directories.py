@@ -10,7 +10,7 @@ from sim_client import Client
 from sim_script import append_until, create_topic, start, state_of, stop, until, values_on
 from sim_world import World
 
-import ottla.broker.cluster.membership as membership_module
+from ottla.broker.cluster.unclean_logs import UncleanLogs
 from ottla.broker.metadata.view import NO_LEADER
 from ottla.log.folders import partition_of
 from ottla.testing.history import Place
@@ -66,16 +66,16 @@ async def start_with_lost(world: World, *places: Place, brokers: tuple[int, ...]
 
 async def start_killed(world: World, number: int, monkeypatch: pytest.MonkeyPatch, *, is_marked: bool = False) -> None:
     """Start a broker that is killed before it has marked lost and unclean logs, or after it."""
-    host, mark = world.hosts[number], membership_module.Membership._mark_unclean
+    host, mark = world.hosts[number], UncleanLogs._write
 
-    async def killed(self: membership_module.Membership, *ends: Any) -> None:
-        monkeypatch.setattr(membership_module.Membership, "_mark_unclean", mark)
+    async def killed(self: UncleanLogs, *ends: Any) -> None:
+        monkeypatch.setattr(UncleanLogs, "_write", mark)
         if is_marked:
             await mark(self, *ends)
         world.loop.call_soon(host.kill, "process")
         await asyncio.sleep(1000)
 
-    monkeypatch.setattr(membership_module.Membership, "_mark_unclean", killed)
+    monkeypatch.setattr(UncleanLogs, "_write", killed)
     host.start()
     await until(lambda: not host.is_running)
 

@@ -17,7 +17,9 @@ from sim_network import HostNetwork, SimulatedNetwork
 from sim_opener import open_elsewhere
 
 from ottla.broker.broker import Broker
+from ottla.broker.cluster.identity import store_path
 from ottla.broker.cluster.membership import Membership
+from ottla.broker.environment import Environment
 from ottla.broker.metadata.decide import established
 from ottla.broker.metadata.store import UnusableStore
 from ottla.log.log import Log
@@ -275,21 +277,22 @@ class BrokerHost:
             self._ended(life, f"{type(error).__name__}: {error}")
 
     async def _serve(self, life: Life) -> None:
-        self.broker = broker = Broker(
-            self._settings, loop=self._loop, clock=self.clock, disk=self.disk, random_bytes=self._rng.randbytes,
+        environment = Environment(
+            loop=self._loop, clock=self.clock, disk=self.disk, random_bytes=self._rng.randbytes,
             network=HostNetwork(self._network, self.name, self.disk),
-            threads=SimulatedThreads(self._loop, self._job_delay), open_store=self._open_store, freeze=lambda: None,
+            threads=SimulatedThreads(self._loop, self._job_delay), freeze=lambda: None,
         )  # fmt: skip
+        self.broker = broker = Broker(self._settings, environment, open_store=self._open_store)
         if self.opens_elsewhere:
             open_elsewhere(broker, self._rng)
-        load = broker._log_store.load
+        load = broker.local.log_store.load
 
         def load_and_report(specs: Any) -> Any:
             result = load(specs)
-            self.on_loaded(self, broker._log_store.logs)
+            self.on_loaded(self, broker.local.log_store.logs)
             return result
 
-        broker._log_store.load = load_and_report  # type: ignore[method-assign]
+        broker.local.log_store.load = load_and_report  # type: ignore[method-assign]
         self._report_states(broker)
         try:
             await broker.start()
@@ -322,12 +325,13 @@ class BrokerHost:
         broker.replicas.add = add_and_report  # type: ignore[method-assign]
         broker.replicas.apply_state = apply_and_report  # type: ignore[method-assign]
 
-    async def _open_store(self, path: str) -> Any:
+    async def _open_store(self, settings: BrokerSettings) -> Any:
+        path = store_path(settings)
         # A broker that is alone checks that the file of its store is there when its directory is not new.
         try:
             self.disk.write_file(path, b"simulated", sync=True)
         except OSError as error:
-            if not self._settings.zookeeper_connect:
+            if not settings.zookeeper_connect:
                 raise UnusableStore(f"{path} cannot be opened ({error})") from None
         store = self._ensemble.connect(self.name)
         store._loop = ContextLoop(self._loop, self._life)

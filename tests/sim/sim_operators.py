@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 _SET, _DELETE = 0, 1
 _PREFERRED = 0
+#: topics with coordinators
+COORDINATED = ("__consumer_offsets", "__transaction_state")
 
 
 class Mover(Client):
@@ -32,7 +34,7 @@ class Mover(Client):
 
     async def run(self) -> None:
         while not self.is_over:
-            place = self.rng.choice(self.world.places)
+            place = self.rng.choice(self._places())
             action = self.rng.choice(("reassign", "reassign", "cancel", "elect"))
             try:
                 if action == "elect":
@@ -42,8 +44,14 @@ class Mover(Client):
             except Lost:
                 pass
             await self.pause(0.7)
-        for place in self.world.places:
+        for place in self._places():
             await self._end_with_all_replicas(place)
+
+    def _places(self) -> list[Place]:
+        """Return the partitions to move. The topics with coordinators exist when the first client has needed them."""
+        assert self.world.replication is not None
+        created = self.world.replication.store.view.topics
+        return [*self.world.places, *(Place(topic, 0) for topic in COORDINATED if topic in created)]
 
     def _draw_replicas(self) -> list[int]:
         """Return other replicas: as many as before, or one less, if all brokers have one."""

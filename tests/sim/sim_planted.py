@@ -26,13 +26,14 @@ from sim_profiles import GENERAL
 from sim_world import World
 
 import ottla.broker.transactions.shard as transaction_module
-import ottla.log.recovery as recovery_module
+import ottla.log.segment_scan as segment_scan_module
 from campaign.report import CannotRun, Report
 from ottla.broker.cluster.run_start import RunStart
 from ottla.broker.coordinators.runtime import ShardRuntime
 from ottla.broker.groups.classic import ClassicGroup
 from ottla.broker.partitions.group_commit import GroupCommit
-from ottla.broker.partitions.partition import Partition, Until
+from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Until
 from ottla.broker.transactions.runtime import MarkerWriter
 from ottla.log.log import Log
 from ottla.log.log_state import LogState
@@ -93,7 +94,7 @@ def file_names_are_not_synced(replace: Replace) -> None:
 
 def torn_batch_is_kept(replace: Replace) -> None:
     """Recovery does not compare checksums."""
-    replace(recovery_module, "checksum", lambda batch: read_header(batch).crc)
+    replace(segment_scan_module, "checksum", lambda batch: read_header(batch).crc)
 
 
 def recovery_forgets_producers(replace: Replace) -> None:
@@ -263,7 +264,9 @@ OF_A_CLUSTER = {*CLUSTER_PLANTED, *(each.__name__.replace("_", "-") for each in 
 RARE = {"kip-380": 4}
 #: the bugs that need another profile than the general one
 PROFILE_OF = {each.__name__.replace("_", "-"): "topic names" for each in TOPIC_NAMES_PLANTED} | {
-    "offline-partitions-are-kept": "log directories"
+    "offline-partitions-are-kept": "log directories",
+    "verdicts-about-removed-partitions-are-kept": "moves",
+    "shards-of-removed-partitions-are-kept": "moves",
 }
 
 

@@ -10,13 +10,14 @@ import ottla.broker.cluster.topic_apis as topics_module
 import ottla.broker.groups.offsets as group_offsets_module
 import ottla.log.loading as loading_module
 from ottla.broker.cluster.config_apis import ConfigApis
-from ottla.broker.groups.classic import ClassicGroup
+from ottla.broker.groups.classic_generation import ClassicGeneration
 from ottla.broker.groups.offsets import Offsets
 from ottla.broker.groups.records import OffsetCommitValue
 from ottla.broker.groups.runtime import GroupRuntime
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.offset_apis import OffsetApis
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.writers import Writers
 from ottla.broker.transactions.runtime import MarkerWriter
 from ottla.broker.transactions.shard import TransactionShard
 from ottla.log.log import Log
@@ -217,14 +218,14 @@ def last_record_is_not_readable(replace: Replace) -> None:
 
 def writers_are_expected(replace: Replace) -> None:
     """The end of a partition raises an exception if no writer waits for it."""
-    original = Partition.fail_writers
+    original = Writers.fail
 
-    def fail_writers(self: Partition, *args: Any) -> None:
-        waiting = [writer.deadline for writers in self.waiting.values() for _, writer in writers]
+    def fail(self: Writers, *args: Any) -> None:
+        waiting = [writer.deadline for writers in self._waiting.values() for _, writer in writers]
         original(self, *args)
         assert min(waiting) >= 0
 
-    replace(Partition, "fail_writers", fail_writers)
+    replace(Writers, "fail", fail)
 
 
 def deletions_do_nothing(replace: Replace) -> None:
@@ -250,12 +251,12 @@ def offset_records_round_the_commit_time(replace: Replace) -> None:
 
 def members_get_the_first_assignment(replace: Replace) -> None:
     """Every member of a group gets the assignment of the first one."""
-    original = ClassicGroup._assignment_for
+    original = ClassicGeneration.sync_result
 
-    def assignment_for(self: ClassicGroup, member: Any) -> Any:
-        return original(self, next(iter(self.members.values()), member))
+    def sync_result(self: ClassicGeneration, member: Any) -> Any:
+        return original(self, next(iter(self._members.by_id.values()), member))
 
-    replace(ClassicGroup, "_assignment_for", assignment_for)
+    replace(ClassicGeneration, "sync_result", sync_result)
 
 
 def committed_offset_is_one_too_high(replace: Replace) -> None:

@@ -12,7 +12,7 @@ import ottla.broker.metadata.leadership as leadership_module
 import ottla.broker.partitions.isr as isr_module
 import ottla.log.loading as loading_module
 from ottla.broker.cluster.isr_changes import IsrChanges
-from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.unclean_logs import UncleanLogs
 from ottla.broker.coordination.coordination import Coordination
 from ottla.broker.coordinators.outcome import Producer
 from ottla.broker.coordinators.runtime import ShardRuntime
@@ -21,8 +21,9 @@ from ottla.broker.metadata.leadership import ops_elect
 from ottla.broker.metadata.nodes import REGISTERED
 from ottla.broker.metadata.store import Op
 from ottla.broker.metadata.view import ClusterView, LogEnd, PartitionView, TopicView
-from ottla.broker.partitions.follower_fetchers import LeaderFetcher, ReplicaFetchers, _Followed
+from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
 from ottla.broker.partitions.follower_logs import TruncationRequest
+from ottla.broker.partitions.leader_fetcher import LeaderFetcher, _Followed
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.broker.transactions.checks import Term, TransactionChecks
 from ottla.model.errors import ErrorCode
@@ -61,10 +62,10 @@ def kip_101(replace: Replace) -> None:
 def kip_903(replace: Replace) -> None:
     """A broker that starts after an unclean stop does not say so, and stays in the ISR without its lost records."""
 
-    async def mark_unclean(self: Membership, unclean: Mapping[TopicPartition, LogEnd], never_stored: object) -> None:
+    async def write(self: UncleanLogs, unclean: Mapping[TopicPartition, LogEnd], never_stored: object) -> None:
         return
 
-    replace(Membership, "_mark_unclean", mark_unclean)
+    replace(UncleanLogs, "_write", write)
 
 
 def kip_966(replace: Replace) -> None:

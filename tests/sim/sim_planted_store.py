@@ -12,11 +12,12 @@ from crc32c import crc32c
 import ottla.broker.cluster.controller as election_module
 import ottla.broker.cluster.isr_changes as isr_changes_module
 import ottla.broker.metadata.leadership as leadership_module
+import ottla.broker.metadata.unclean_marks as unclean_marks_module
 import ottla.log.loading as loading_module
 import ottla.log.replication as replication_module
 import ottla.log.truncation as truncation_module
 from ottla.broker.cluster.controller import Controller
-from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.lease_check import LeaseCheck
 from ottla.broker.metadata.leadership import ops_elect
 from ottla.broker.metadata.nodes import CONTROLLER, CONTROLLER_EPOCH, controller_epoch_json
 from ottla.broker.metadata.store import Check, Create, Delete
@@ -61,13 +62,13 @@ def new_leader_is_not_in_the_isr(replace: Replace) -> None:
 
 def last_replica_leaves_the_isr(replace: Replace) -> None:
     """A broker whose stop was not clean leaves an ISR that has no other member, too."""
-    original = leadership_module._marked
+    original = unclean_marks_module._marked
 
     def marked(partition: PartitionView, end: Any) -> PartitionView:
         after = original(partition, end)
         return changed(after, isr=()) if partition.isr == (end.broker,) else after
 
-    replace(leadership_module, "_marked", marked)
+    replace(unclean_marks_module, "_marked", marked)
 
 
 def isr_changes_keep_the_partition_epoch(replace: Replace) -> None:
@@ -138,7 +139,7 @@ def suspended_leader_forgets_its_epoch(replace: Replace) -> None:
 
 def lease_is_not_checked(replace: Replace) -> None:
     """A broker that cannot reach the metadata store goes on as if it had its lease."""
-    replace(Membership, "check_lease", lambda self, now: None)
+    replace(LeaseCheck, "check", lambda self, now: None)
 
 
 # -- replicas ---------------------------------------------------------------------------------------------------------

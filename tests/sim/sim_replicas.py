@@ -31,7 +31,8 @@ from ottla.broker.metadata.view import PartitionView
 from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
 from ottla.broker.partitions.isr import Limits, wanted_isr
 from ottla.broker.partitions.manager import ReplicaManager
-from ottla.broker.partitions.partition import Partition, Role, Until
+from ottla.broker.partitions.partition import Partition, Role
+from ottla.broker.partitions.writers import Until
 from ottla.client.async_connections import BrokerClients
 from ottla.env.deferred import Deferred
 from ottla.env.metrics import Histogram

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -370,11 +370,7 @@ class ReplicationInvariants:
     def _watch_removals(self, host: BrokerHost) -> None:
         """Note the synced ends of replicas that are moved to other brokers: acknowledgements may arrive later."""
         assert host.broker is not None
-
-        def note(partition: Partition) -> None:
-            self._synced[host.broker_id, _place(partition)] = partition.log.synced_end_offset
-
-        host.broker.replicas.discards.append(note)
+        host.broker.replicas.referrers.append(_Removals(host.broker_id, self._synced))
 
     def _extend_committed(self, place: Place) -> None:
         leader = self.store.leader_of(place)
@@ -501,6 +497,20 @@ class ReplicationInvariants:
 
     def _say(self, name: str, line: str) -> None:
         self._world.violation(name, line)
+
+
+class _Removals:
+    """Notes the synced end of each replica that a broker stops to serve."""
+
+    def __init__(self, broker_id: int, synced: dict[tuple[int, Place], int]) -> None:
+        self._broker_id = broker_id
+        self._synced = synced
+
+    def discard(self, partition: Partition) -> None:
+        self._synced[self._broker_id, _place(partition)] = partition.log.synced_end_offset
+
+    def check_invariants(self, served: Set[Partition]) -> None:
+        pass
 
 
 def _end_of_records(partition: Partition) -> int:

@@ -31,7 +31,7 @@ from sim_readers import FinalReader, RackReader, Reader
 from sim_recreated import Recreator
 from sim_replication import IN_SYNC_WITHIN_S, ReplicationInvariants
 
-from ottla.broker.coordination import coordination
+from ottla.broker.coordination import rebalance_journal
 from ottla.broker.coordinators import hosted_shard
 from ottla.model.types import TopicPartition
 from ottla.testing.disk import DiskCut
@@ -247,7 +247,7 @@ class World:
 
     def run(self) -> Report:
         """Run to the end and return the report."""
-        load_step_bytes, journal_partitions = hosted_shard._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS
+        load_step_bytes, journal_partitions = hosted_shard._LOAD_STEP_BYTES, rebalance_journal._PARTITIONS
         # The load of a coordinator yields between steps. Small steps and rounds that take time make loads long.
         hosted_shard._LOAD_STEP_BYTES = self.rng.choice((load_step_bytes, 200))
         self.loop.round_s = self.rng.choice((0.0, 0.00002, 0.002))
@@ -255,7 +255,7 @@ class World:
         for host in self.hosts.values():
             host.opens_elsewhere = bool(self.topic_config)
         # Partitions without writes cost time and show nothing.
-        coordination._JOURNAL_PARTITIONS = 3
+        rebalance_journal._PARTITIONS = 3
         try:
             self.loop.run_until_complete(self._main())
         except Stuck as stuck:
@@ -267,7 +267,7 @@ class World:
         else:
             self.loop.report_failed_tasks()
         finally:
-            hosted_shard._LOAD_STEP_BYTES, coordination._JOURNAL_PARTITIONS = load_step_bytes, journal_partitions
+            hosted_shard._LOAD_STEP_BYTES, rebalance_journal._PARTITIONS = load_step_bytes, journal_partitions
             self.loop.close()
         ends: dict[str, int] = {}
         for host in self.hosts.values():
@@ -300,6 +300,8 @@ class World:
         except TimeoutError:
             late = [task.get_name() for task in tasks if not task.done()]
             self.violation("no-progress", f"not complete after {progress_s:.0f} s: {late or 'the final reader'}")
+        if watching.done():  # it has no end of its own: later violations would not be found
+            self._failed("the check of invariants", watching.exception())
         watching.cancel()
         for task in tasks:
             if task.done() and task.exception() is not None:

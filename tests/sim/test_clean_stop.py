@@ -13,7 +13,7 @@ from sim_directories import BROKERS, VALUES, stop_others, until_complete, writte
 from sim_script import append, append_until, play, start, state_of, stop, until, values_on
 from sim_world import World
 
-from ottla.broker.broker import Broker
+from ottla.broker.partitions.group_commit import GroupCommit
 from ottla.log.log import Log
 
 
@@ -21,17 +21,17 @@ def test_leader_without_new_records_does_not_add_a_broker_that_stops_to_the_isr(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker has all records and is registered until its logs are closed, but no longer fetches."""
-    complete_writes = Broker._complete_writes
+    complete_writes = GroupCommit.complete_writes
 
-    async def complete_writes_slowly(broker: Broker) -> None:
+    async def complete_writes_slowly(commits: GroupCommit, wait_s: float) -> None:
         await asyncio.sleep(5)
-        await complete_writes(broker)
+        await complete_writes(commits, wait_s)
 
     async def script(world: World) -> None:
         place, client = world.places[0], Client(world, "producer")
         await append_until(client, place, ["first"])
         stopping = next(number for number in state_of(world, place).isr if number != state_of(world, place).leader)
-        monkeypatch.setattr(Broker, "_complete_writes", complete_writes_slowly)
+        monkeypatch.setattr(GroupCommit, "complete_writes", complete_writes_slowly)
         world.hosts[stopping].stop()
         await until(lambda: all(stopping not in state_of(world, each).isr for each in world.places))
         while world.hosts[stopping].is_running:

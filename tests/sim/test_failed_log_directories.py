@@ -25,7 +25,8 @@ from sim_world import World
 
 from ottla.broker.cluster.failed_directories import FailedDirectories
 from ottla.broker.cluster.registration import Registration
-from ottla.broker.metadata.view import LOG_OFFLINE, NO_LEADER, RegisteredDirs
+from ottla.broker.metadata.broker_nodes import RegisteredDirs
+from ottla.broker.metadata.view import LOG_OFFLINE, NO_LEADER
 from ottla.broker.partitions.partition import Role
 from ottla.log.directories import LogDir
 from ottla.testing.history import Place

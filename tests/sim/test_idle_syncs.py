@@ -8,7 +8,8 @@ from typing import Any
 
 from sim_loop import START_S, VirtualLoop
 
-from ottla.broker.partitions.follower_fetchers import LeaderFetcher, ReplicaFetchers
+from ottla.broker.partitions.follower_fetchers import ReplicaFetchers
+from ottla.broker.partitions.leader_fetcher import LeaderFetcher
 from ottla.model.types import Endpoint
 
 
@@ -16,7 +17,7 @@ def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
     loop = VirtualLoop()
     syncs: list[tuple[float, str]] = []
     followers = SimpleNamespace(sync=lambda partition: syncs.append((round(loop.time() - START_S, 3), partition)))
-    replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), discards=[])
+    replicas: Any = SimpleNamespace(followers=followers, commits=SimpleNamespace(), referrers=[])
     clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     fetchers = ReplicaFetchers(
         loop=loop, clients=None, replicas=replicas, clock=clock, broker_id=2,  # type: ignore[arg-type]
@@ -44,7 +45,7 @@ def test_follower_syncs_when_no_records_arrive_for_a_while() -> None:
 def test_leader_whose_connection_was_closed_counts_as_lost_for_a_second() -> None:
     loop = VirtualLoop()
     endpoint = Endpoint("PLAINTEXT", "a", 1)
-    replicas: Any = SimpleNamespace(commits=SimpleNamespace(), discards=[])
+    replicas: Any = SimpleNamespace(commits=SimpleNamespace(), referrers=[])
     fetchers = ReplicaFetchers(
         loop=loop, clients=None, replicas=replicas, clock=SimpleNamespace(wall_ms=None),  # type: ignore[arg-type]
         broker_id=2, broker_epoch=lambda: 1, settings=lambda: None,  # type: ignore[arg-type,return-value]
@@ -52,13 +53,13 @@ def test_leader_whose_connection_was_closed_counts_as_lost_for_a_second() -> Non
     fetcher = fetchers._fetchers[endpoint] = LeaderFetcher(fetchers, endpoint)
     assert fetchers.just_lost() == []
     connection: Any = SimpleNamespace(is_lost=False)
-    fetcher._connection = connection
+    fetcher._session._connection = connection
     assert fetchers.just_lost() == []
     connection.is_lost = True
     assert fetchers.just_lost() == [endpoint]
 
     async def run() -> None:
-        fetcher._lost(connection, loop.create_future())
+        fetcher._session._lost(connection, loop.create_future())
         assert fetchers.just_lost() == [endpoint]
         await asyncio.sleep(0.9)
         assert fetchers.just_lost() == [endpoint]

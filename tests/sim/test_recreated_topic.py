@@ -14,7 +14,7 @@ from sim_invariants import batches_of
 from sim_script import play
 from sim_world import World
 
-from ottla.broker.cluster.membership import Membership
+from ottla.broker.cluster.run_start import RunStart
 from ottla.broker.metadata.nodes import state_path
 from ottla.broker.metadata.store import Node, Put
 from ottla.model.records import iterate_records
@@ -150,9 +150,9 @@ def test_broker_that_has_opened_the_log_of_an_earlier_topic_does_not_use_it(
         host = world.hosts[next(number for number in world.hosts if number != leader)]
         host.kill(damage)
         has_opened_logs, may_go_on = asyncio.Event(), asyncio.Event()
-        begin_run = Membership.begin_run
+        begin_run = RunStart._begin_run
 
-        async def wait_and_begin_run(self: Membership, *given: Any) -> None:
+        async def wait_and_begin_run(self: RunStart, *given: Any) -> None:
             if is_run_begun:
                 await begin_run(self, *given)
             has_opened_logs.set()
@@ -160,7 +160,7 @@ def test_broker_that_has_opened_the_log_of_an_earlier_topic_does_not_use_it(
             if not is_run_begun:
                 await begin_run(self, *given)
 
-        monkeypatch.setattr(Membership, "begin_run", wait_and_begin_run)
+        monkeypatch.setattr(RunStart, "_begin_run", wait_and_begin_run)
         host.start()
         await has_opened_logs.wait()
         await client.delete_topic(PLACE.topic)

@@ -12,9 +12,10 @@ import sim_replicas
 from sim_replicas import NAME, ReplicaHost, ReplicaWorld, batches
 
 from ottla.broker.metadata.view import PartitionView
-from ottla.broker.partitions.follower_fetchers import LeaderFetcher, _Followed
 from ottla.broker.partitions.follower_logs import TruncationRequest
-from ottla.broker.partitions.partition import Partition, Role, Until
+from ottla.broker.partitions.leader_fetcher import LeaderFetcher, _Followed
+from ottla.broker.partitions.partition import Partition, Role
+from ottla.broker.partitions.writers import Until
 from ottla.log.folders import PartitionSpec
 from ottla.model.errors import ErrorCode
 from ottla.model.records import Record, build_batch

@@ -12,8 +12,8 @@ import pytest
 from sim_planted_cluster import kafka_7164
 from sim_replicas import ReplicaWorld
 
-from ottla.broker.partitions.follower_fetchers import LeaderFetcher, _Followed
 from ottla.broker.partitions.follower_logs import TruncationRequest
+from ottla.broker.partitions.leader_fetcher import LeaderFetcher, _Followed
 from ottla.broker.partitions.partition import Partition
 from ottla.wire.replica_fetch import FollowerRow
 

@@ -128,6 +128,13 @@ def test_every_check_has_a_planted_bug_and_a_row_in_the_documentation() -> None:
     assert rows >= set(CHECKS)
 
 
+def test_every_bug_can_be_planted() -> None:
+    """The code that it replaces may have moved."""
+    for name in PLANTED:
+        with Planted(name):
+            pass
+
+
 def test_planted_bug_is_removed_again() -> None:
     before = Partition.until
     with Planted("acknowledge-before-sync"):

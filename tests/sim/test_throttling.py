@@ -92,7 +92,7 @@ class World:
     def throttling(self) -> Any:
         broker = self.hosts[1].broker
         assert broker is not None
-        return broker._throttling
+        return broker.local.throttling
 
     async def connect(self, client_id: str = "app", *, broker: int = 1, host: str = "client") -> Client:
         return Client(self, await self.network.connect(host, f"broker-{broker}", PORT), client_id)
@@ -606,7 +606,7 @@ def test_metrics_page_has_the_throttle_time_of_each_quota() -> None:
         await admin.set_quota(producer_byte_rate=10_000)
         await (await world.connect()).ask(produce(30_000), 9)
         broker: Any = world.hosts[1].broker
-        page = b"".join(await broker._metrics.fill()).decode().splitlines()
+        page = b"".join(await broker.metrics.fill()).decode().splitlines()
         assert 'ottla_throttled_total{quota="producer_byte_rate"} 1' in page
         assert 'ottla_throttled_total{quota="connection_creation_rate"} 0' in page
         assert "ottla_connections_muted 1" in page
