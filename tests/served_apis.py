@@ -10,6 +10,7 @@ from functools import cache
 from ottla.broker.broker import Broker
 from ottla.broker.component import ServedApi
 from ottla.broker.dispatch import table_of
+from ottla.broker.environment import system_environment
 from ottla.model.settings import BrokerSettings
 
 
@@ -20,10 +21,10 @@ def served_apis() -> dict[int, ServedApi]:
     async def run() -> dict[int, ServedApi]:
         with tempfile.TemporaryDirectory() as directory:
             settings = BrokerSettings.parse({"log.dirs": directory, "listeners": "PLAINTEXT://127.0.0.1:0"})
-            broker = Broker(settings, loop=asyncio.get_running_loop(), freeze=lambda: None)
+            broker = Broker(settings, system_environment(settings, asyncio.get_running_loop(), freeze=lambda: None))
             await broker.start()
             try:
-                return table_of(broker._components)
+                return table_of(broker.components)
             finally:
                 await broker.stop()
 

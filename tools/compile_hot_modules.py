@@ -20,6 +20,7 @@ HOT_MODULES = (
     "ottla/broker/fetch/api.py",
     "ottla/broker/fetch/counted.py",
     "ottla/broker/fetch/fetch.py",
+    "ottla/broker/fetch/reply.py",
     "ottla/broker/fetch/rows.py",
     "ottla/broker/produce/api.py",
     "ottla/broker/produce/appending.py",

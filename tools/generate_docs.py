@@ -109,7 +109,6 @@ proxy, `producer.NAME` and `consumer.NAME` one of its producers and consumers. P
 def rest_page() -> str:
     """docs/reference/rest.md"""
     from ottla.edge.rest.consumers import Instances
-    from ottla.edge.rest.endpoints import name_of
     from ottla.edge.rest.errors import MEANINGS
     from ottla.edge.rest.proxy import Proxy
     from ottla.edge.rest.service import operations
@@ -124,7 +123,7 @@ def rest_page() -> str:
     proxy = Proxy(settings, kafka, Listener("http", "127.0.0.1", 8082))
     rows = operations(proxy, Instances(settings, kafka), ReadRoutes(proxy), Topics(kafka), None)
     for tag in dict.fromkeys(row.tag for row in rows):
-        of_tag = [(row.method, f"`{row.path}`", row.summary, f"`{name_of(row)}`") for row in rows if row.tag == tag]
+        of_tag = [(row.method, f"`{row.path}`", row.summary, f"`{row.name}`") for row in rows if row.tag == tag]
         lines += [f"## {tag}", "", *table(("Method", "Path", "Meaning", "Name"), of_tag), ""]
     return "\n".join(
         [

@@ -182,7 +182,7 @@ def test_service_unit_starts_the_broker_with_settings_that_it_accepts() -> None:
     assert options["config_file"] == "/etc/ottla/server.properties"
     from ottla.broker.main import gather_settings
 
-    settings = gather_settings({}, str(ROOT / "deploy" / "server.properties"), None, (), None, None)
+    settings = gather_settings({}, config_file=str(ROOT / "deploy" / "server.properties"))
     assert list(settings.data_dirs) == ["/var/lib/ottla"] and not settings.ignored
 
 

@@ -167,8 +167,9 @@ def test_single_broker_is_started_again_and_keeps_its_records(start: Start) -> N
 def test_cluster_tour_runs_as_written(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = [one.text for one in snippets((ROOT / "README.md").read_text()) if one.heading == "A cluster"]
     assert readme[0].splitlines() == ["pip install -e '.[spark,edge]'", UP]
-    first, *rest = [one.text for one in snippets((ROOT / "docs" / "start" / "local-cluster.md").read_text())]
-    assert first == f"{UP}\n"
+    page = snippets((ROOT / "docs" / "start" / "local-cluster.md").read_text())
+    install, first, *rest = [one.text for one in page if one.language == "sh"]
+    assert f"{install}{first}" == "".join(f"{line}\n" for line in readme[0].splitlines())
     monkeypatch.setenv("PATH", str(make_environment(tmp_path)), prepend=os.pathsep)
 
     command = start("--brokers", "3", "--port", "0")

@@ -122,7 +122,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "kerberos"])
 def test_file_for_kafka_is_read_and_its_security_prepared(machine: Machine, name: str) -> None:
-    settings = gather_settings({}, str(machine.properties(name)), None, (), None, None)
+    settings = gather_settings({}, config_file=str(machine.properties(name)))
     nothing: Any = None
     for endpoint in settings.endpoints:
         ListenerSecurity(
