@@ -1,9 +1,10 @@
 """The folder of a partition, and the topic id in its file ``partition.metadata``.
 
 A topic that was deleted and created again has the same name and may have the same leader epochs, so only the topic id
-tells whose batches a folder contains. The id is written with the folder and synced by the first sync of the log
-(`Segment.sync`): a log with synced batches has a durable id. A folder without a complete id therefore holds batches
-that were never synced, or its file was damaged or removed later.
+tells whose batches a folder contains. `make_folder` writes the id before the folder gets the name of its partition, so
+a killed process leaves no folder without an id. The first sync of the log syncs the id (`Segment.sync`): a log with
+synced batches has a durable id. A folder without a complete id therefore is what a power failure left of batches that
+were never synced, or its file was damaged or removed later.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 METADATA = "partition.metadata"
 #: end of the name of a folder that is kept, but not used
 STRAY = "-stray"
+#: end of the name of a folder that is being made; a start deletes such folders
+NEW = "-new"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,18 @@ def write_topic_id(disk: Disk, path: str, topic_id: bytes, *, sync: bool) -> Non
     """Write the topic id into the folder ``path``. Raise WriteFailed."""
     content = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
     disk.write_file(os.path.join(path, METADATA), content.encode(), sync=sync)
+
+
+def make_folder(disk: Disk, path: str, spec: PartitionSpec) -> None:
+    """Create the folder ``path`` of a partition, with its topic id. Raise WriteFailed. The caller syncs both."""
+    if disk.exists(path):
+        write_topic_id(disk, path, spec.topic_id, sync=False)
+        return
+    # The topic's name would be too long together with a suffix.
+    new = os.path.join(os.path.dirname(path), f"{spec.topic_id.hex()}-{spec.name.partition}{NEW}")
+    disk.makedirs(new)
+    write_topic_id(disk, new, spec.topic_id, sync=False)
+    disk.rename(new, path)
 
 
 def sync_file(disk: Disk, path: str) -> None:

@@ -32,7 +32,7 @@ from ottla.log.clean_stop import stop_cleanly
 from ottla.log.dir_checkpoints import DirCheckpoints
 from ottla.log.directories import CheckpointedOffsets, LogDir, Missing, abandon_files, write_meta
 from ottla.log.duplicates import choose_duplicates
-from ottla.log.folders import METADATA, PartitionSpec, partition_of, set_aside, write_topic_id
+from ottla.log.folders import METADATA, NEW, PartitionSpec, make_folder, partition_of, set_aside
 from ottla.log.loading import empty_log, open_folder, read_directory
 from ottla.log.log import Log
 from ottla.log.moving import FUTURE, FutureLog
@@ -200,6 +200,8 @@ class LogStore:
             name = partition_of(folder)
             if folder.endswith(("-delete", FUTURE)):
                 self._remove_folder(os.path.join(path, folder))
+            elif folder.endswith(NEW):  # at once: the folder of the same log may soon get this name again
+                self._disk.remove_tree(os.path.join(path, folder))
             elif name is not None and dir_of_duplicate.get(name, path) != path:
                 set_aside(self._disk, path, folder, "moved")
             elif name is not None and (spec := specs.get(name)) is not None:
@@ -264,7 +266,7 @@ class LogStore:
         directory, name = missing.directory, missing.name
         for offsets in (directory.cleaner_offsets, directory.high_watermarks):
             offsets.pop(name, None)
-        self._write_folder(os.path.join(directory.path, str(name)), spec)
+        make_folder(self._disk, os.path.join(directory.path, str(name)), spec)
         no_offsets = CheckpointedOffsets(
             recovery_point=missing.recovery_point, start=None, high_watermark=None, cleaner=0
         )  # fmt: skip
@@ -358,11 +360,7 @@ class LogStore:
         if spec.name in directory.checkpointed:
             # Remove the offsets of an earlier topic with this name: recovery would apply them to the new one.
             self.checkpoints.write_offsets(directory, sync=True)
-        self._write_folder(folder, spec)
-
-    def _write_folder(self, folder: str, spec: PartitionSpec) -> None:
-        self._disk.makedirs(folder)
-        write_topic_id(self._disk, folder, spec.topic_id, sync=False)  # the first sync of the log syncs it
+        make_folder(self._disk, folder, spec)
 
     def delete(self, name: TopicPartition, unique: str) -> None:
         """Remove the log from the store and rename its folder. A thread deletes the files.

@@ -205,3 +205,42 @@ def test_folder_of_a_deleted_topic_never_comes_back_in_part(disk: MemoryDisk, tm
             if booted.exists(f"{tmp_path}/orders-0"):
                 assert sorted(booted.listdir(f"{tmp_path}/orders-0")) == complete
     assert 3 < changes < 99
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
+def test_kill_while_a_folder_is_made_leaves_none_without_a_topic_id(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, replicated: bool, exists: bool
+) -> None:
+    for changes in range(12):
+        disk = disk_with(tmp_path)
+        if exists:
+            disk.makedirs(f"{tmp_path}/orders-0")
+            disk.write_file(f"{tmp_path}/orders-0/partition.metadata", CONTENT, sync=True)
+        fixture = StoreFixture(disk, tmp_path)
+        fixture.start()
+        log = fixture.store.create(spec(replicated=replicated))
+        disk.cut_after(changes)
+        try:
+            append(log, batch())
+            log.write_pending()
+        except DiskCut:
+            pass
+        fixture.abandon()
+        disk = disk.crash(Random(0), "process")
+        again = StoreFixture(disk, tmp_path)
+        again.start(spec(replicated=replicated))
+        assert folders(disk, tmp_path) <= {"orders-0"}, f"cut after {changes} changes"
+        write(again.log(), batch(2))
+        assert metadata(disk, tmp_path) == CONTENT
+        again.abandon()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_remains_of_folders_that_were_being_made_are_removed(disk: MemoryDisk, tmp_path: Path) -> None:
+    disk.makedirs(f"{tmp_path}/{TOPIC_ID.hex()}-0-new")
+    disk.write_file(f"{tmp_path}/{TOPIC_ID.hex()}-0-new/partition.metadata.tmp", CONTENT, sync=True)
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(spec())
+    assert folders(disk, tmp_path) == set()
+    fixture.abandon()
