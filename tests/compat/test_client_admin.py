@@ -54,6 +54,16 @@ def test_topic_of_the_same_name_starts_empty_after_deletion(client: Any, unused_
 
 
 @every_python_client
+def test_topic_with_the_longest_name_is_deleted_and_created_again(client: Any, unused_name: str) -> None:
+    name = unused_name.ljust(249, "x")
+    for value in (b"old", b"new"):
+        client.create_topic(name)
+        client.produce(name, [Record(value=value)])
+        assert [each.record.value for each in client.consume(name, 1)] == [value]
+        client.delete_topic(name)
+
+
+@every_python_client
 def test_partitions_are_added(client: Any, new_topic: NewTopic) -> None:
     topic = new_topic(partitions=2)
     client.create_partitions(topic, 5)

@@ -23,8 +23,14 @@ from ottla.model.types import TopicPartition, topic_id_text
 log = logging.getLogger(__name__)
 
 METADATA = "partition.metadata"
+#: the longest name that Linux file systems accept; the names of topics are ASCII
+_NAME_BYTES_MAX = 255
 #: end of the name of a folder that is kept, but not used
 STRAY = "-stray"
+#: end of the name of a folder whose partition was deleted; a start deletes such folders
+DELETED = "-delete"
+#: end of the name of a folder into which a log is copied; a start deletes such folders
+FUTURE = "-future"
 #: end of the name of a folder that is being made; a start deletes such folders
 NEW = "-new"
 
@@ -48,6 +54,16 @@ def partition_of(folder: str) -> TopicPartition | None:
     return TopicPartition(match[1], int(match[2])) if match else None
 
 
+def derived_name(folder: str, word: str, suffix: str) -> str:
+    """Return a name that contains the folder's name, for example ``orders-0.5f1c-delete``.
+
+    The topic is cut short if the name would be too long for the file system. ``word`` must make the name unique.
+    """
+    topic, _, partition = folder.rpartition("-")
+    rest = f"-{partition}.{word}{suffix}"
+    return topic[: _NAME_BYTES_MAX - len(rest)] + rest
+
+
 def topic_id_in(metadata: bytes | None) -> str | None:
     """Return the topic id in the content of ``partition.metadata``; None if it has no complete one."""
     found = re.search(rb"^topic_id: ([\w-]{22})$", metadata or b"", re.MULTILINE)
@@ -65,7 +81,6 @@ def make_folder(disk: Disk, path: str, spec: PartitionSpec) -> None:
     if disk.exists(path):
         write_topic_id(disk, path, spec.topic_id, sync=False)
         return
-    # The topic's name would be too long together with a suffix.
     new = os.path.join(os.path.dirname(path), f"{spec.topic_id.hex()}-{spec.name.partition}{NEW}")
     disk.makedirs(new)
     write_topic_id(disk, new, spec.topic_id, sync=False)
@@ -84,10 +99,11 @@ def sync_file(disk: Disk, path: str) -> None:
         disk.close(fd)
 
 
-def free_stray_name(disk: Disk, path: str, word: str) -> str:
-    """Return a name that no folder has yet, for the folder ``path`` that is set aside."""
-    names = (f"{path}.{word}{number}{STRAY}" for number in chain([""], (f"-{n}" for n in count(2))))
-    return next(name for name in names if not disk.exists(name))
+def free_stray_name(disk: Disk, path: str, folder: str, word: str) -> str:
+    """Return a path that no folder has yet, for a folder of the log directory ``path`` that is set aside."""
+    words = (f"{word}{number}" for number in chain([""], (f"-{n}" for n in count(2))))
+    paths = (os.path.join(path, derived_name(folder, each, STRAY)) for each in words)
+    return next(each for each in paths if not disk.exists(each))
 
 
 def complete_topic_id(disk: Disk, path: str, topic_id: bytes) -> None:
@@ -102,7 +118,7 @@ def complete_topic_id(disk: Disk, path: str, topic_id: bytes) -> None:
 
 def set_aside(disk: Disk, path: str, folder: str, word: str) -> None:
     """Rename a folder of a log directory that is not the one of its partition."""
-    aside = free_stray_name(disk, os.path.join(path, folder), word)
+    aside = free_stray_name(disk, path, folder, word)
     log.warning("folder is not the one of its partition, it was renamed path=%s", aside)
     disk.rename(os.path.join(path, folder), aside)
     # Before a new folder gets the name: a power failure must not bring back this one in its place.

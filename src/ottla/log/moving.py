@@ -15,8 +15,6 @@ from ottla.log.folders import write_topic_id
 from ottla.log.log import Log
 from ottla.log.segment import Segment
 
-FUTURE = "-future"
-
 
 class FutureLog:
     """A log that is being copied into the folder ``path``. The event loop uses it, except while it is flushed."""

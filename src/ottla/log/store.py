@@ -32,10 +32,20 @@ from ottla.log.clean_stop import stop_cleanly
 from ottla.log.dir_checkpoints import DirCheckpoints
 from ottla.log.directories import CheckpointedOffsets, LogDir, Missing, abandon_files, write_meta
 from ottla.log.duplicates import choose_duplicates
-from ottla.log.folders import METADATA, NEW, PartitionSpec, make_folder, partition_of, set_aside
+from ottla.log.folders import (
+    DELETED,
+    FUTURE,
+    METADATA,
+    NEW,
+    PartitionSpec,
+    derived_name,
+    make_folder,
+    partition_of,
+    set_aside,
+)
 from ottla.log.loading import empty_log, open_folder, read_directory
 from ottla.log.log import Log
-from ottla.log.moving import FUTURE, FutureLog
+from ottla.log.moving import FutureLog
 from ottla.log.segment_jobs import SegmentJobs
 from ottla.log.truncation import Truncation
 from ottla.model.errors import StartError
@@ -198,7 +208,7 @@ class LogStore:
         self.was_clean &= found.clean is not None or not any(map(partition_of, found.folders))
         for folder in found.folders:
             name = partition_of(folder)
-            if folder.endswith(("-delete", FUTURE)):
+            if folder.endswith((DELETED, FUTURE)):
                 self._remove_folder(os.path.join(path, folder))
             elif folder.endswith(NEW):  # at once: the folder of the same log may soon get this name again
                 self._disk.remove_tree(os.path.join(path, folder))
@@ -375,7 +385,7 @@ class LogStore:
         directory.cleaner_offsets.pop(name, None)
         if removed.make_folder is not None or directory.offline:
             return
-        target = os.path.join(directory.path, f"{name}.{unique}-delete")
+        target = os.path.join(directory.path, derived_name(str(name), unique, DELETED))
         self._disk.rename(removed.directory, target)
         self._removed.add((name, topic_id))
         self._remove_folder(target, partial(self._removed_synced, directory, (name, topic_id)))
@@ -430,7 +440,8 @@ class LogStore:
 
     def create_future(self, current: Log, directory: LogDir, topic_id: bytes, unique: str) -> FutureLog:
         """Return an empty copy of a log in another directory. Raise OSError if its folder cannot be created."""
-        return FutureLog(current, os.path.join(directory.path, f"{current.name}.{unique}{FUTURE}"), topic_id)
+        folder = derived_name(str(current.name), unique, FUTURE)
+        return FutureLog(current, os.path.join(directory.path, folder), topic_id)
 
     def remove_future(self, future: FutureLog) -> None:
         """Delete a copy that is not needed any more. A thread deletes the files."""
@@ -445,7 +456,8 @@ class LogStore:
         """
         current, copy, name = future.current, future.log, future.log.name
         source, target = self.dir_of(current), self.dir_of(copy)
-        path, removed = os.path.join(target.path, str(name)), os.path.join(source.path, f"{name}.{unique}-delete")
+        path = os.path.join(target.path, str(name))
+        removed = os.path.join(source.path, derived_name(str(name), unique, DELETED))
         future.take_over_state()
         # Recovery must find the offsets of the log when it finds the log.
         target.logs[name] = copy

@@ -41,6 +41,9 @@ KINDS = {
 }
 
 
+_NAME_BYTES_MAX = 255
+
+
 class DiskCut(Exception):
     """The power was cut. Not an OSError, because no code of the program may handle it."""
 
@@ -220,6 +223,8 @@ class MemoryDisk:
         """
         call = Call(name, path)
         self.calls.append(call)
+        if len(os.path.basename(path)) > _NAME_BYTES_MAX:
+            raise (WriteFailed if changes else OSError)(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
         if changes:
             if self._cut_at is not None and self.changes >= self._cut_at:
                 if name in KINDS["write"]:

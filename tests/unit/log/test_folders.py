@@ -10,7 +10,7 @@ import pytest
 from tests.unit.log.log_fixtures import NAME, append, batch, offsets, sync, write
 from tests.unit.log.store_fixtures import TOPIC_ID, StoreFixture, disk_with, spec
 
-from ottla.model.types import topic_id_text
+from ottla.model.types import TopicPartition, topic_id_text
 from ottla.testing.disk import DiskCut, MemoryDisk
 
 OTHER_ID = bytes(range(1, 17))
@@ -243,4 +243,52 @@ def test_remains_of_folders_that_were_being_made_are_removed(disk: MemoryDisk, t
     fixture = StoreFixture(disk, tmp_path)
     fixture.start(spec())
     assert folders(disk, tmp_path) == set()
+    fixture.abandon()
+
+
+# -- the longest name of a topic --------------------------------------------------------------------------------------
+
+LONG = [TopicPartition("x" * 249, partition) for partition in (0, 7, 99_999)]
+
+
+def test_partitions_with_the_longest_name_are_deleted_and_created_again(disk: MemoryDisk, tmp_path: Path) -> None:
+    fixture = StoreFixture(disk, tmp_path)
+    fixture.start(*(spec(name) for name in LONG))
+    for name in LONG:
+        write(fixture.log(name), batch(3))
+    for name in LONG:
+        fixture.store.delete(name, TOPIC_ID.hex())
+    assert all(name.endswith("-delete") for name in folders(disk, tmp_path))
+    fixture.threads.run()
+    assert folders(disk, tmp_path) == set()
+    for name in LONG:
+        assert write(fixture.store.create(spec(name, topic_id=OTHER_ID)), batch(2)) == [0]
+    fixture.abandon()
+
+
+def test_folders_of_an_earlier_topic_with_the_longest_name_are_set_aside(disk: MemoryDisk, tmp_path: Path) -> None:
+    for topic_id in (TOPIC_ID, OTHER_ID, TOPIC_ID, OTHER_ID):
+        fixture = StoreFixture(disk, tmp_path)
+        fixture.start(*(spec(name, topic_id=topic_id) for name in LONG))
+        for name in LONG:
+            assert write(fixture.log(name), batch(3)) == [0]
+        fixture.abandon()
+        disk = disk.crash(Random(0), "process")
+    assert len(folders(disk, tmp_path)) == 4 * len(LONG)
+
+
+def test_log_with_the_longest_name_moves_to_another_directory(disk: MemoryDisk, tmp_path: Path) -> None:
+    other = f"{tmp_path}/second"
+    disk.makedirs(other)
+    fixture = StoreFixture(disk, f"{tmp_path}", other)
+    fixture.start(spec(LONG[0]))
+    log = fixture.log(LONG[0])
+    write(log, batch(3))
+    target = next(each for each in fixture.store.dirs if each is not fixture.store.dir_of(log))
+    future = fixture.store.create_future(log, target, TOPIC_ID, "5" * 32)
+    while future.lag_records:
+        future.copy(1_000, leader_epoch=0, now_ms=0)
+    moved = fixture.store.replace(future, "6" * 32, 3)
+    assert offsets(moved) == [(0, 3)]
+    fixture.threads.run()
     fixture.abandon()
