@@ -152,9 +152,9 @@ def test_records_of_serializers_are_accepted_and_others_rejected(
 ) -> None:
     use_registry(broker, registry.url)
     topic = create(broker, "reject")
-    client = SchemaRegistryClient({"url": registry.url})
     context = SerializationContext(topic, MessageField.VALUE)
-    value = AvroSerializer(client, SCHEMA)({"id": 1}, context)
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        value = AvroSerializer(client, SCHEMA)({"id": 1}, context)
     assert value is not None
     assert send_with_librdkafka(broker, topic, [value], **{"enable.idempotence": True}) == [None]
     assert send_with_librdkafka(broker, topic, [b"{}"], **{"enable.idempotence": True}) == ["INVALID_RECORD"]
@@ -167,11 +167,11 @@ def test_records_of_serializers_are_accepted_and_others_rejected(
 def test_guid_in_a_header_is_looked_up(broker: BrokerProcess, registry: RegistryProcess, subject: str) -> None:
     use_registry(broker, registry.url)
     topic = create(broker, "reject", subject)
-    client = SchemaRegistryClient({"url": registry.url})
     headers: list[tuple[str, bytes]] = []
     context = SerializationContext(topic, MessageField.VALUE, headers)
-    serializer = AvroSerializer(client, SCHEMA, conf={"schema.id.serializer": header_schema_id_serializer})
-    value = serializer({"id": 1}, context)
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        serializer = AvroSerializer(client, SCHEMA, conf={"schema.id.serializer": header_schema_id_serializer})
+        value = serializer({"id": 1}, context)
     assert value is not None and len(value) < 5
     (name, guid), *_ = headers
     codes = send_raw(broker, topic, *(Record(value=value, headers=[(name, data)]) for data in (guid, other_guid(guid))))

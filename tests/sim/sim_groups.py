@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from sim_client import GROUP, NOT_COORDINATOR, Client, Lost
 from sim_host import SETTINGS
 
-from ottla.broker.coordinators.hashing import java_hash
 from ottla.broker.groups.runtime import OFFSETS_TOPIC
 from ottla.model.errors import ErrorCode
+from ottla.model.hashing import java_hash
 from ottla.testing.history import Place
 from ottla.wire import Message
 from ottla.wire.messages.heartbeat import HeartbeatRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,6 +12,9 @@ from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.options import Decorator, gathered_options
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.security.acls import ANY_NAME, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+
+if TYPE_CHECKING:
+    from ottla.admin.acls import Acl
 
 _COLUMNS = (
     Column("RESOURCE", "resource_type"),
@@ -52,26 +55,6 @@ class Resources(NamedTuple):
 
     def of(self, resource_type: ResourceType) -> list[Resource]:
         return [each for each in self.named if each.resource_type is resource_type]
-
-
-class Acl(NamedTuple):
-    """One ACL, or a filter that selects ACLs; None and ANY select all."""
-
-    resource_type: ResourceType
-    resource_name: str | None
-    pattern_type: PatternType
-    principal: str | None
-    host: str | None
-    operation: Operation
-    permission: Permission
-
-    def row(self) -> dict[str, Any]:
-        """Return the ACL as REST v3 shows it."""
-        return {
-            "resource_type": self.resource_type.name, "resource_name": self.resource_name,
-            "pattern_type": self.pattern_type.name, "principal": self.principal, "host": self.host,
-            "operation": self.operation.name, "permission": self.permission.name,
-        }  # fmt: skip
 
 
 @click.group("acl")
@@ -224,7 +207,8 @@ def list_acls(resources: Resources, principals: tuple[str, ...], connection: Clu
     --resource-pattern-type match lists all ACLs that apply to a resource: those of its name, of a prefix of its name,
     and of *.
     """
-    from ottla.cli.acl_requests import describe
+    from ottla.admin.acls import Acl, describe
+    from ottla.cli.cluster import ClusterClient
 
     named = resources.named or (Resource(ResourceType.ANY, None),)
     pattern = resources.pattern_type if resources.named else PatternType.ANY
@@ -233,7 +217,9 @@ def list_acls(resources: Resources, principals: tuple[str, ...], connection: Clu
         for each in named
         for principal in principals or (None,)
     ]
-    _print(describe(connection, filters), output)
+    with ClusterClient(connection) as client:
+        found = describe(client, filters)
+    _print(found, output)
 
 
 @command.command("add")
@@ -249,7 +235,8 @@ def add(resources: Resources, rights: Rights, connection: ClusterOptions, output
     ottla acl add --topic orders --group shop --consumer --allow-principal User:alice
     ottla acl add --topic shop. --prefixed --producer --allow-principal User:bob
     """
-    from ottla.cli.acl_requests import create
+    from ottla.admin.acls import Acl, create
+    from ottla.cli.cluster import ClusterClient
 
     if not rights.allowed and not rights.denied:
         raise click.UsageError("name a principal with --allow-principal or --deny-principal")
@@ -258,7 +245,8 @@ def add(resources: Resources, rights: Rights, connection: ClusterOptions, output
         for kind, name, pattern, operation in _targets(resources, rights)
         for permission, principal, host in rights.subjects()
     ]
-    create(connection, acls)
+    with ClusterClient(connection) as client:
+        create(client, acls)
     _print(acls, output)
 
 
@@ -270,7 +258,8 @@ def add(resources: Resources, rights: Rights, connection: ClusterOptions, output
 @output_option(*_FORMATS)
 def remove(resources: Resources, rights: Rights, force: bool, connection: ClusterOptions, output: str) -> None:
     """Remove ACLs of the given resources: those with the given principals and operations, or all."""
-    from ottla.cli.acl_requests import delete
+    from ottla.admin.acls import Acl, delete
+    from ottla.cli.cluster import ClusterClient
 
     subjects: list[tuple[Permission, str | None, str | None]] = list(rights.subjects())
     if not subjects:
@@ -284,7 +273,9 @@ def remove(resources: Resources, rights: Rights, force: bool, connection: Cluste
         for kind, name, pattern, operation in _targets(resources, rights, default)
         for permission, principal, host in subjects
     ]
-    _print(delete(connection, filters), output)
+    with ClusterClient(connection) as client:
+        deleted = delete(client, filters)
+    _print(deleted, output)
 
 
 def _targets(

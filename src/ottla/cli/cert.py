@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ottla.cli.failure import Failure, NotFound
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.security import AUTHORITY_DAYS, DAYS_DEFAULT
 

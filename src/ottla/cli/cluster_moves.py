@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli.cluster_status import opened
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import Failure, NotFound, exit_if_failed
+from ottla.cli.failure import exit_if_failed
 from ottla.cli.options import add_options, gathered_options
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.admin.cluster import ClusterAdmin, ClusterState
     from ottla.broker.metadata.placement import Move
     from ottla.broker.metadata.view import ClusterView
-    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState
 
 _POLL_S = 0.3
 _BATCH_DEFAULT = 50
@@ -385,7 +386,7 @@ def _wait(admin: ClusterAdmin, names: Sequence[TopicPartition], before: int, tot
 
 def _finish(admin: ClusterAdmin, moves: Sequence[Move]) -> dict[TopicPartition, Failure]:
     """Let the preferred replicas of the moved partitions lead. Return the moves that did not end as planned."""
-    from ottla.cli.cluster_admin import Election
+    from ottla.admin.cluster import Election
 
     admin.elect(Election.PREFERRED, [move.partition for move in moves])
     planned = {move.partition: move.new for move in moves}

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import NOT_HEALTHY, Failure, NotFound
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import NOT_HEALTHY, Failure, NotFound, exit_if_failed
+from ottla.cli.failure import exit_if_failed
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster_admin import ClusterAdmin, ClusterState, ReplicaLog
-    from ottla.cli.topic_state import PartitionState
+    from ottla.admin.cluster import ClusterAdmin, ClusterState
+    from ottla.admin.topic_state import PartitionState
 
-    ReplicaLogs = Callable[[Sequence[TopicPartition]], Mapping[tuple[TopicPartition, int], ReplicaLog]]
 
 #: partitions that the table of `status` shows
 _SHOWN_MAX = 20
-#: partitions whose lag `status` asks for
-_LAGS_MAX = 1000
 
 _STATUS_ROWS = (
     ("CLUSTER", "cluster_id"),
@@ -73,8 +71,8 @@ _ELECTION_COLUMNS = (
 @contextmanager
 def opened(connection: ClusterOptions) -> Iterator[ClusterAdmin]:
     """Connect to the cluster, and close the connections at the end of the block."""
+    from ottla.admin.cluster import ClusterAdmin
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.cluster_admin import ClusterAdmin
 
     with ClusterClient(connection) as client:
         yield ClusterAdmin(client, connection.timeout_s)
@@ -90,6 +88,8 @@ def status(wait: bool, connection: ClusterOptions, output: str) -> None:
     A cluster is healthy if it has a controller, every partition has a leader, and all replicas are in sync. The exit
     code is 4 if it is not. The lag is that of the replica that is furthest behind, of those whose brokers run.
     """
+    from ottla.admin.status import describe_status, is_healthy
+
     with opened(connection) as admin:
         state = admin.wait_for(is_healthy) if wait else admin.state()
         summary = describe_status(state, admin.min_isr, admin.replica_logs)
@@ -99,81 +99,6 @@ def status(wait: bool, connection: ClusterOptions, output: str) -> None:
         print_data(summary, output)
     if not summary["healthy"]:
         sys.exit(NOT_HEALTHY)
-
-
-def is_healthy(state: ClusterState) -> bool:
-    """Return whether there is a controller, every partition has a leader, and all replicas are in sync."""
-    is_complete = all(each.leader is not None and not each.is_under_replicated for each in state.partitions)
-    return state.controller_id is not None and is_complete
-
-
-def describe_status(
-    state: ClusterState, min_isr: Callable[[set[str]], dict[str, int]], replica_logs: ReplicaLogs = lambda names: {}
-) -> dict[str, Any]:
-    """Return the figures of the cluster, and a row for each partition with a problem.
-
-    ``min_isr`` returns min.insync.replicas of topics, ``replica_logs`` the logs of partitions. Both are asked only
-    about partitions with missing replicas, the second about the first _LAGS_MAX of them.
-    """
-    missing = [each for each in state.partitions if each.is_under_replicated]
-    limits = min_isr({each.name.topic for each in missing}) if missing else {}
-    logs = replica_logs([each.name for each in missing[:_LAGS_MAX]]) if missing else {}
-    problems = []
-    for each in state.partitions:
-        problem = _problem(each, limits.get(each.name.topic, 1))
-        if problem:
-            problems.append({**_partition_row(each), "problem": problem, **_lag_row(each, logs)})
-    counts = Counter(row["problem"] for row in problems)
-    return {
-        "cluster_id": state.cluster_id,
-        "controller_id": state.controller_id,
-        "brokers": len(state.brokers),
-        "topics": len(state.topics),
-        "partitions": len(state.partitions),
-        "offline_partitions": counts["no leader"],
-        "under_min_isr_partitions": counts["under min.insync.replicas"],
-        "under_replicated_partitions": len(missing),
-        "reassigning_partitions": sum(each.is_reassigned for each in state.partitions),
-        "not_preferred_leaders": sum(each.leader not in (None, each.preferred) for each in state.partitions),
-        "healthy": is_healthy(state),
-        "problems": problems,
-    }
-
-
-def _problem(each: PartitionState, min_isr: int) -> str | None:
-    if each.leader is None:
-        return "no leader"
-    if len(each.isr) < min(min_isr, len(each.replicas)):
-        return "under min.insync.replicas"
-    if each.is_under_replicated:
-        return "replicas added" if each.adding else "replicas not in sync"
-    return None
-
-
-def _lag_row(each: PartitionState, logs: Mapping[tuple[TopicPartition, int], ReplicaLog]) -> dict[str, Any]:
-    """Return the lag of each replica that is not in sync, and the largest ones; None where it is not known."""
-    leader = None if each.leader is None else logs.get((each.name, each.leader))
-    lags = []
-    for number in each.replicas:
-        its_log = logs.get((each.name, number))
-        if number not in each.isr and leader is not None and its_log is not None:
-            size = max(leader.size_bytes - its_log.size_bytes, 0)
-            lags.append({"replica": number, "records": its_log.lag_records, "bytes": size})
-    return {
-        "lag": lags,
-        "lag_records": max((lag["records"] for lag in lags), default=None),
-        "lag_bytes": max((lag["bytes"] for lag in lags), default=None),
-    }
-
-
-def _partition_row(each: PartitionState) -> dict[str, Any]:
-    return {
-        "topic_name": each.name.topic,
-        "partition_id": each.name.partition,
-        "leader": each.leader,
-        "replicas": list(each.replicas),
-        "isr": list(each.isr),
-    }
 
 
 def _print_status(summary: dict[str, Any]) -> None:
@@ -250,7 +175,8 @@ def elect(
 
     Applies to all topics, or to the given ones. An unclean election needs the names of topics.
     """
-    from ottla.cli.cluster_admin import Election
+    from ottla.admin.cluster import Election
+    from ottla.admin.status import partition_row
 
     if unclean and not topics:
         raise click.UsageError("--unclean needs the names of topics, because committed records may be lost")
@@ -261,7 +187,7 @@ def elect(
             if (not numbers or each.name.partition in numbers) and _needs_election(each, unclean=unclean)
         ]
         rows = [
-            {**_partition_row(each), "new_leader": None if unclean else each.preferred} for each in wanted
+            {**partition_row(each), "new_leader": None if unclean else each.preferred} for each in wanted
         ]  # fmt: skip
         failures: dict[TopicPartition, Failure] = {}
         if not dry_run:

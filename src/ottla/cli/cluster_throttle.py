@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ottla.admin.client import AdminClient
 from ottla.broker.metadata.placement import Move
-from ottla.cli.cluster import ClusterClient
 
 _LEADERS = "leader.replication.throttled.replicas"
 _FOLLOWERS = "follower.replication.throttled.replicas"
@@ -30,7 +30,7 @@ def throttled_replicas(moves: Iterable[Move]) -> dict[str, dict[str, str]]:
     }
 
 
-def throttle(client: ClusterClient, moves: Sequence[Move], rate: int) -> None:
+def throttle(client: AdminClient, moves: Sequence[Move], rate: int) -> None:
     """Limit what each broker sends and fetches for these moves to ``rate`` bytes per second."""
     _alter_brokers(client, str(rate))
     client.alter_configs(
@@ -38,7 +38,7 @@ def throttle(client: ClusterClient, moves: Sequence[Move], rate: int) -> None:
     )
 
 
-def unthrottle(client: ClusterClient) -> None:
+def unthrottle(client: AdminClient) -> None:
     """Remove the throttles of all topics and brokers."""
     values = client.topic_values((topic.name or "" for topic in client.metadata().topics), (_LEADERS, _FOLLOWERS))
     throttled = [topic for topic, found in values.items() if found]
@@ -46,6 +46,6 @@ def unthrottle(client: ClusterClient) -> None:
     _alter_brokers(client, None)
 
 
-def _alter_brokers(client: ClusterClient, rate: str | None) -> None:
+def _alter_brokers(client: AdminClient, rate: str | None) -> None:
     for node in client.brokers():
         client.alter_configs("broker", {str(node.broker_id): [(name, rate) for name in _RATES]}, subject=_SUBJECT)

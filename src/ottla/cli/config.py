@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import NotFound
 from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
-from ottla.cli.failure import NotFound
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.options import gathered_options, validate_only_option
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_data, print_rows
 
 if TYPE_CHECKING:
+    from ottla.admin.config_requests import Scope
+    from ottla.admin.topic_state import ConfigValue
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.config_requests import Scope
-    from ottla.cli.topic_state import ConfigValue
 
 _COLUMNS = (
     Column("KEY", "name"),

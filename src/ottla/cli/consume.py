@@ -11,9 +11,9 @@ from typing import IO, TYPE_CHECKING, cast
 
 import click
 
+from ottla.admin.failure import NotFound
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms
-from ottla.cli.failure import NotFound
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TEXT, abandon_stdout, output_option

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ottla.cli.failure import FAILED, INTERRUPTED, Failure
+from ottla.admin.failure import FAILED, INTERRUPTED, Failure
 from ottla.model import extras
 
 _PACKAGES = ("pyspark", "pyarrow", "deltalake")

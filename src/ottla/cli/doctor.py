@@ -15,8 +15,8 @@ from typing import Literal
 
 import click
 
+from ottla.admin.failure import FAILED, Failure
 from ottla.cli.connection import ClusterOptions, connection_options, split_addresses
-from ottla.cli.failure import FAILED
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
 from ottla.cli.service_options import missing_package
 from ottla.model import extras
@@ -286,7 +286,7 @@ def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
         return
     try:
         brokers = connection.connect().brokers()
-    except click.ClickException as error:
+    except (Failure, click.UsageError) as error:
         yield Check("protocol", FAIL, f"no Kafka broker answers: {error.message}", "check which program listens there")
         return
     yield Check("protocol", OK, f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''} in the metadata")

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from ottla.cli.cluster_admin import ClusterState
-from ottla.cli.cluster_status import describe_status, opened
+from ottla.admin.cluster import ClusterState
+from ottla.admin.failure import Failure
+from ottla.admin.status import describe_status
+from ottla.cli.cluster_status import opened
 from ottla.cli.connection import ClusterOptions
 from ottla.cli.doctor import FAIL, OK, WARN, Check
 from ottla.cli.output import format_first
@@ -22,7 +24,7 @@ def check_partitions(connection: ClusterOptions) -> Iterator[Check]:
         with opened(connection) as admin:
             state = admin.state()
             checks = list(judge(state, admin.min_isr))
-    except click.ClickException as error:
+    except (Failure, click.UsageError) as error:
         checks = [Check("partitions", FAIL, error.message, "see the logs of the brokers")]
     yield from checks
 

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure, NotFound
+from ottla.admin.topic_state import Outcome
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import format_duration_ms
-from ottla.cli.failure import Failure, NotFound, confirm, exit_if_failed
+from ottla.cli.failure import confirm, exit_if_failed, warn_incomplete
 from ottla.cli.group_lag import PartitionLag, measure_lag
 from ottla.cli.group_offsets import delete_offsets
 from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.options import deletion_dry_run_option, filter_option, yes_option
-from ottla.cli.outages import warn_incomplete
+from ottla.cli.outcomes import report_outcomes
 from ottla.cli.output import (
     NAME,
     TABLE,
@@ -26,12 +28,11 @@ from ottla.cli.output import (
     output_option,
     print_descriptions,
     print_rows,
-    shown,
 )
-from ottla.cli.topic_state import Outcome, report_outcomes
+from ottla.model.printable import shown
 
 if TYPE_CHECKING:
-    from ottla.cli.group_state import GroupState
+    from ottla.admin.group_state import GroupState
 
 _STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Unknown")
 _TYPES = ("classic", "consumer")

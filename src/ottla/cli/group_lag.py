@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.admin.failure import Failure
 from ottla.cli.duration import current_time_ms
-from ottla.cli.failure import Failure
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.admin.group_state import GroupMember, GroupState
+    from ottla.admin.topic_state import TopicState
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.group_state import GroupMember, GroupState
     from ottla.cli.records import Reader
-    from ottla.cli.topic_state import TopicState
 #: small fetches, because one record of each partition is enough
 _READER: Mapping[str, str | int | float | bool] = {
     "isolation.level": "read_uncommitted",

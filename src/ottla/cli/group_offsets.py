@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ottla.cli.failure import Failure, NotFound, confirm, exit_if_failed
-from ottla.cli.output import NAME, TABLE, format_first, print_rows, shown
+from ottla.admin.failure import Failure, NotFound
+from ottla.cli.failure import confirm, exit_if_failed
+from ottla.cli.output import NAME, TABLE, format_first, print_rows
+from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:

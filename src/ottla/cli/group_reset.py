@@ -14,19 +14,21 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms, parse_duration_ms
-from ottla.cli.failure import Failure, NotFound, exit_if_failed
+from ottla.cli.failure import exit_if_failed
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
 from ottla.cli.offsets import partitions_of
 from ottla.cli.options import Parsed
-from ottla.cli.output import JSON, TABLE, YAML, Column, format_first, output_option, print_rows, shown
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_first, output_option, print_rows
 from ottla.cli.position import parse_time_ms
+from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.admin.group_state import GroupState
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.group_state import GroupState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

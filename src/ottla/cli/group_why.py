@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms, format_duration_ms, format_local_time
-from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.names import GROUP_NAME
-from ottla.cli.output import JSON, TABLE, YAML, format_count, output_option, print_data, shown
+from ottla.cli.output import JSON, TABLE, YAML, format_count, output_option, print_data
+from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.failure import Failure
-from ottla.cli.output import JSON, TEXT, escape_controls, output_option, print_json_line
+from ottla.admin.failure import Failure
+from ottla.cli.output import JSON, TEXT, output_option, print_json_line
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.cli.segment_files import Entry, RecordEntry

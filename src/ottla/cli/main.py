@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import click
 
 import ottla
+from ottla.admin.failure import FAILED, INTERRUPTED, USAGE, Failure
 from ottla.cli import interrupts
-from ottla.cli.failure import FAILED, INTERRUPTED, USAGE
+from ottla.cli.failure import show
 from ottla.model.errors import OttlaError
 from ottla.model.extras import extra_of, missing
 
@@ -82,6 +83,9 @@ class CommandLine(click.Group):
             raise SystemExit(USAGE) from None
         except click.ClickException as error:
             error.show()
+            raise SystemExit(error.exit_code) from None
+        except Failure as error:
+            show(error)
             raise SystemExit(error.exit_code) from None
         except click.Abort:
             raise SystemExit(INTERRUPTED) from None

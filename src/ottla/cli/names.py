@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from ottla.admin.failure import Failure
 from ottla.cli.connection import make_connection
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ class NameType(click.ParamType):  # type: ignore[type-arg]
         try:
             connection = make_connection(ctx.params.get("bootstrap_server"), properties, {}, _TIMEOUT_S)
             names = list(self._list_names(connection.connect()))
-        except click.ClickException:
+        except (Failure, click.ClickException):
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def _transactional_ids(cluster: ClusterClient) -> list[str]:
-    from ottla.cli.transactions import Transactions
+    from ottla.admin.transactions import Transactions
 
     return [listing.transactional_id for listing in Transactions(cluster).list_ids()]
 

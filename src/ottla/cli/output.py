@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from ottla.model.printable import escape_controls, shown
+
 TABLE = "table"
 JSON = "json"
 YAML = "yaml"
@@ -120,28 +122,8 @@ def format_cell(value: object) -> str:
     return escape_controls(str(value), keep="")
 
 
-def escape_controls(text: str, keep: str = "\n\t") -> str:
-    """Return the text with control characters as escapes, so that data cannot control the terminal.
-
-    >>> escape_controls("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
-    """
-    if text.isprintable():
-        return text
-    # Terminals act on C0, DEL and C1. Other characters that are not printable, such as special spaces, stay.
-    return "".join(
-        f"\\x{ord(sign):02x}" if (sign < " " or "\x7f" <= sign <= "\x9f") and sign not in keep else sign
-        for sign in text
-    )
-
-
 def _is_number_or_none(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def shown(name: str) -> str:
-    """Return a name or text from the cluster with all control characters as escapes, for one line of a terminal."""
-    return escape_controls(name, keep="")
 
 
 def format_fields(fields: Mapping[str, object]) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import Failure
 from ottla.cli.latencies import Latencies
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli import pipeline_maintenance, pipeline_plan, pipeline_run, pipeline_sql, pipeline_test
-from ottla.cli.failure import Failure, NotFound
-from ottla.cli.output import JSON, TEXT, YAML, escape_controls, format_count, output_option, print_data
+from ottla.cli.output import JSON, TEXT, YAML, format_count, output_option, print_data
 from ottla.cli.pipeline_project import Choice, check_extra, environment_options
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration, Problem

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.failure import Failure
-from ottla.cli.output import TEXT, escape_controls, format_count, print_data
+from ottla.admin.failure import Failure
+from ottla.cli.output import TEXT, format_count, print_data
+from ottla.model.printable import escape_controls
 from ottla.pipeline.sdp import project as sdp_project
 from ottla.pipeline.sdp.export import export as export_declaration
 from ottla.pipeline.sdp.notes import Note

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.failure import Failure, NotFound
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli.options import Parsed
-from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, output_option, print_rows
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.pipeline_project import Choice, environment_options
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration

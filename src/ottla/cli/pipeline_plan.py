@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.failure import Failure
-from ottla.cli.output import JSON, TABLE, YAML, Column, escape_controls, format_table, output_option, print_data
+from ottla.admin.failure import Failure
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data
 from ottla.cli.pipeline_project import Choice, environment_options
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.failure import Failure, NotFound
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli.options import gathered_options
-from ottla.cli.output import escape_controls
 from ottla.model import extras
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.pipeline import BadDeclaration, Declaration

@@ -14,23 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.cli import interrupts
-from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.options import Parsed
-from ottla.cli.output import (
-    JSON,
-    TABLE,
-    YAML,
-    Column,
-    escape_controls,
-    format_table,
-    output_option,
-    print_data,
-    print_rows,
-)
+from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
 from ottla.cli.pipeline_plan import check_start, keep_option, report_refused
 from ottla.cli.pipeline_project import Choice, check_extra, environment_options, report
 from ottla.cli.stages import in_place, stages
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.pipeline import Declaration

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli import interrupts
-from ottla.cli.failure import Failure, NotFound
-from ottla.cli.output import JSON, TEXT, YAML, escape_controls, output_option, print_data
+from ottla.cli.output import JSON, TEXT, YAML, output_option, print_data
 from ottla.cli.pipeline_project import Choice, environment_options, report
 from ottla.cli.pipeline_run import starting_spark
 from ottla.cli.stages import in_place
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ottla.admin.failure import Failure, NotHealthy
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms
-from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.options import Decorator, Parsed
 from ottla.cli.output import JSON, TEXT, format_count, output_option, print_json_line

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.cli.failure import Failure
-from ottla.cli.outages import describe_partitions, without_leader
+from ottla.admin.failure import Failure
+from ottla.admin.outages import describe_partitions, without_leader
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient

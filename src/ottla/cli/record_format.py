@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ottla.cli.output import escape_controls
+from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
     from ottla.cli.records import Message

@@ -16,9 +16,10 @@ from confluent_kafka import KafkaError as KafkaError
 from confluent_kafka import Message as Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ottla.cli import error_codes, interrupts, outages
+from ottla.admin import error_codes, outages
+from ottla.admin.failure import Failure, NotFound, NotHealthy
+from ottla.cli import interrupts
 from ottla.cli.connection import ClusterOptions
-from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.model.types import TopicPartition
 
 #: longest call into librdkafka during which Ctrl-C is deferred

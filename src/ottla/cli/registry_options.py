@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.cli.connection import parse_pairs
-from ottla.cli.failure import Failure, NotFound, NotHealthy
 from ottla.cli.options import Function, gathered_options
 
 if TYPE_CHECKING:

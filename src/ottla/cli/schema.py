@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import click
 
+from ottla.admin.failure import NotFound
 from ottla.cli import schema_exporter
-from ottla.cli.failure import NotFound
 from ottla.cli.options import deletion_dry_run_option, gathered_options
 from ottla.cli.output import Column, output_option, print_data, print_rows
 from ottla.cli.registry_options import registry_options

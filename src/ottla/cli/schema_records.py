@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from ottla.cli.failure import Failure, NotFound
+from ottla.admin.failure import Failure, NotFound
 from ottla.cli.record_format import DecodedMessage, DecodedPart
 from ottla.model import extras
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ottla.cli.failure import Failure
+from ottla.admin.failure import Failure
 from ottla.cli.output import JSON, TEXT, output_option, print_data
 
 DAYS_DEFAULT = 365

@@ -7,8 +7,8 @@ import os
 
 import click
 
+from ottla.admin.failure import Failure
 from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, parse_pairs
-from ottla.cli.failure import Failure
 from ottla.cli.options import Decorator, gathered_options
 from ottla.env.process import read_settings_file
 from ottla.model import extras

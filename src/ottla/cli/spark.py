@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.model.types import TopicPartition
 

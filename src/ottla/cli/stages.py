@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from ottla.cli.output import escape_controls
+from ottla.model.printable import escape_controls
 
 _TICK_S = 1.0
 _ERASE = "\r\x1b[K"

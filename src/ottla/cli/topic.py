@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import NotFound
+from ottla.admin.topic_state import Outcome, TopicState
 from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
-from ottla.cli.failure import NotFound, confirm
+from ottla.cli.failure import confirm
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.options import deletion_dry_run_option, validate_only_option, yes_option
+from ottla.cli.outcomes import report_outcomes
 from ottla.cli.output import (
     Column,
     format_fields,
@@ -20,7 +23,6 @@ from ottla.cli.output import (
     print_descriptions,
     print_rows,
 )
-from ottla.cli.topic_state import Outcome, TopicState, report_outcomes
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient

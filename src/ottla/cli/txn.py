@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms, format_duration_ms, format_local_time, parse_duration_ms
-from ottla.cli.failure import Failure, NotFound, NotHealthy, confirm, exit_if_failed
+from ottla.cli.failure import confirm, exit_if_failed, warn_incomplete
 from ottla.cli.names import TOPIC_NAME, TRANSACTIONAL_ID
 from ottla.cli.options import Parsed, filter_option, yes_option
-from ottla.cli.outages import warn_incomplete
 from ottla.cli.output import (
     NAME,
     TABLE,
@@ -25,12 +25,12 @@ from ottla.cli.output import (
     output_option,
     print_descriptions,
     print_rows,
-    shown,
 )
+from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.cli.transactions import OpenTransaction, Transaction, Transactions
+    from ottla.admin.transactions import OpenTransaction, Transaction, Transactions
 
 _STATES = (
     "Ongoing",
@@ -262,8 +262,8 @@ def abort(
 
 @contextmanager
 def _transactions(connection: ClusterOptions) -> Iterator[Transactions]:
+    from ottla.admin.transactions import Transactions
     from ottla.cli.cluster import ClusterClient
-    from ottla.cli.transactions import Transactions
 
     with ClusterClient(connection) as client:
         yield Transactions(client)

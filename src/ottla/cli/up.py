@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
+from ottla.admin.failure import Failure
 from ottla.cli.connection import load_properties, parse_pairs
-from ottla.cli.failure import Failure
 from ottla.cli.output import abandon_stdout
 from ottla.cli.service_options import missing_message, missing_package
 from ottla.env.disk import DIRECTORY_MODE, FILE_MODE

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from ottla.admin.failure import Failure
 from ottla.cli.connection import ClusterOptions, connection_options
-from ottla.cli.failure import Failure
 from ottla.cli.output import JSON, NAME, TABLE, YAML, Column, output_option, print_rows
 from ottla.security.salts import ITERATIONS_MIN
 from ottla.security.scram import ITERATIONS_MAX, Mechanism
@@ -49,9 +49,11 @@ def command() -> None:
 @output_option(*_FORMATS)
 def list_users(names: tuple[str, ...], connection: ClusterOptions, output: str) -> None:
     """List users and their mechanisms: all, or the given ones. Passwords and keys are never shown."""
-    from ottla.cli.user_requests import describe
+    from ottla.admin.users import describe
+    from ottla.cli.cluster import ClusterClient
 
-    found = describe(connection, list(dict.fromkeys(names)))
+    with ClusterClient(connection) as client:
+        found = describe(client, list(dict.fromkeys(names)))
     if output == NAME:
         print_rows([{"user": user} for user in found], (), output, "user")
         return
@@ -86,7 +88,8 @@ def add(
 
     Without --mechanism the user can log in with SCRAM-SHA-256 and with SCRAM-SHA-512.
     """
-    from ottla.cli.user_requests import Credential, upsert
+    from ottla.admin.users import Credential, upsert
+    from ottla.cli.cluster import ClusterClient
 
     password = _password(password_file)
     credentials = []
@@ -94,7 +97,8 @@ def add(
         salt = os.urandom(_SALT_BYTES)
         salted = hashlib.pbkdf2_hmac(mechanism.digest, password, salt, iterations)
         credentials.append(Credential(mechanism, iterations, salt, salted))
-    upsert(connection, name, credentials)
+    with ClusterClient(connection) as client:
+        upsert(client, name, credentials)
 
 
 @command.command("remove")
@@ -103,12 +107,14 @@ def add(
 @connection_options
 def remove(names: tuple[str, ...], titles: tuple[str, ...], connection: ClusterOptions) -> None:
     """Remove users, or only their credentials for --mechanism. Open connections stay open."""
-    from ottla.cli.user_requests import delete, describe
+    from ottla.admin.users import delete, describe
+    from ottla.cli.cluster import ClusterClient
 
     wanted = [_MECHANISMS[title] for title in titles]
     users = list(dict.fromkeys(names))
-    found: dict[str, Any] = dict.fromkeys(users, wanted) if wanted else describe(connection, users)
-    delete(connection, {user: list(found[user]) for user in users})
+    with ClusterClient(connection) as client:
+        found: dict[str, Any] = dict.fromkeys(users, wanted) if wanted else describe(client, users)
+        delete(client, {user: list(found[user]) for user in users})
 
 
 @command.command("hash")

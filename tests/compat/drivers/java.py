@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from drivers import CODECS, Received, Record, java_process
 from drivers.confluent import Confluent
-from ottla.broker.coordinators.hashing import java_hash
+from ottla.model.hashing import java_hash
 
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

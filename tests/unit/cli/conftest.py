@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import KafkaError, Message
 
+from ottla.admin.error_codes import failure_of
+from ottla.admin.failure import Failure
+from ottla.admin.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
 from ottla.cli import cluster as cluster_module
-from ottla.cli.error_codes import failure_of
-from ottla.cli.failure import Failure
 from ottla.cli.main import main
-from ottla.cli.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 

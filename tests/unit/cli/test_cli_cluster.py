@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ottla.admin.failure import Failure, NotHealthy
 from ottla.cli.cluster import ClusterClient, connect
 from ottla.cli.connection import make_connection
-from ottla.cli.failure import Failure, NotHealthy
 from ottla.cli.records import Reader, Writer, failure_of
 from ottla.client.errors import ClientError, ClusterUnreachable, ConnectionLost, TimedOut
 from ottla.client.protocol.metadata import Node
@@ -113,7 +113,7 @@ class FakeKafka:
 
 def asking(kafka: FakeKafka) -> ClusterClient:
     client = ClusterClient(make_connection("here:1", {}, {}, 7))
-    client._cluster = kafka  # type: ignore[assignment]
+    client.cluster = kafka  # type: ignore[assignment]
     return client
 
 

@@ -10,13 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from ottla.admin.cluster import BrokerState, ClusterState, ReplicaLog
+from ottla.admin.status import describe_status
+from ottla.admin.topic_state import PartitionState
 from ottla.broker.metadata.placement import plan_balance, plan_decommission
 from ottla.cli import cluster_moves
-from ottla.cli.cluster_admin import BrokerState, ClusterState, ReplicaLog
 from ottla.cli.cluster_commands import command
 from ottla.cli.cluster_moves import parse_file, parse_targets, to_view
-from ottla.cli.cluster_status import describe_status
-from ottla.cli.topic_state import PartitionState
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 

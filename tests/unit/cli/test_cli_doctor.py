@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from ottla.admin.failure import NotHealthy
 from ottla.cli import cluster as cluster_module
 from ottla.cli import doctor, doctor_cluster
 from ottla.cli.connection import make_connection
-from ottla.cli.failure import NotHealthy
 from ottla.cli.listeners import find_listener
 
 NOW_S = 1_800_000_000.0

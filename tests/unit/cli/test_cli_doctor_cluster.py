@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.cli.cluster_admin import BrokerState, ClusterState
+from ottla.admin.cluster import BrokerState, ClusterState
+from ottla.admin.topic_state import PartitionState
 from ottla.cli.doctor import Check
 from ottla.cli.doctor_cluster import judge
-from ottla.cli.topic_state import PartitionState
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 

@@ -8,7 +8,8 @@ import re
 import pytest
 import yaml
 
-from ottla.cli.output import Column, escape_controls, format_table, print_rows
+from ottla.cli.output import Column, format_table, print_rows
+from ottla.model.printable import escape_controls
 
 COLUMNS = (Column("NAME", "name"), Column("COUNT", "count"), Column("OK", "ok"))
 ROWS = [{"name": "a", "count": 5, "ok": True}, {"name": "longer", "count": 1234, "ok": False}]

@@ -65,8 +65,8 @@ def test_plan_shows_flows_that_are_new_or_removed(ottla: Any, shop: Path) -> Non
 
 
 def test_run_refuses_with_the_words_of_the_plan(ottla: Any, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.admin.failure import Failure
     from ottla.cli import pipeline_plan
-    from ottla.cli.failure import Failure
 
     shop.write_text(_FILE.replace("topic: clicks", "topic: visits"))
     shown: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from ottla.cli.failure import NotHealthy
+from ottla.admin.failure import NotHealthy
 from ottla.cli.produce import split_records
 from ottla.cli.produce_waiting import Waiting
 from ottla.model.types import TopicPartition

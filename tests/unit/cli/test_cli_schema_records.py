@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.failure import Failure
+from ottla.admin.failure import Failure
 from ottla.cli.schema_records import RecordDecoder, SchemaChoice, make_encoder
 from ottla.client.registry import RegisteredSchema
 from ottla.schemas.data.framing import frame

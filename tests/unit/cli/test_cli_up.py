@@ -11,11 +11,12 @@ from click.testing import CliRunner
 
 from ottla.cli import local_cluster, up
 from ottla.cli.local_cluster import LocalClusterFailed, Plan, Process, restart_delay_s
+from ottla.cli.main import main
 from ottla.model import extras
 
 
 def refusal(*words: str) -> str:
-    result = CliRunner().invoke(up.command, words)
+    result = CliRunner().invoke(main, ["up", *words])
     assert result.exit_code in (1, 2)
     return result.output
 

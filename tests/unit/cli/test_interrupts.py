@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from ottla.admin.failure import INTERRUPTED
 from ottla.cli import interrupts
-from ottla.cli.failure import INTERRUPTED
 from ottla.cli.main import CommandLine
 
 

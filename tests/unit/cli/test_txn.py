@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ottla.cli import cluster as cluster_module
+from ottla.admin import client as admin_client
 from ottla.cli import txn
 from ottla.cli.cluster import ClusterClient
 from ottla.cli.connection import ClusterOptions
@@ -207,7 +207,7 @@ class FakeSocket:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBrokers]:
     fake = FakeBrokers()
     monkeypatch.setattr(socket, "create_connection", fake.connect)
-    monkeypatch.setattr(cluster_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(admin_client, "_RETRY_S", 0.0)
     monkeypatch.setattr(txn, "current_time_ms", lambda: NOW_MS)
     with monkeypatch.context() as zone:
         zone.setenv("TZ", "UTC")

@@ -17,7 +17,6 @@ from tests.unit.log.store_fixtures import StoreFixture, spec
 from tests.unit.partitions.test_replica_manager import ONLY_REPLICA, ManagerFixture
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.hashing import java_hash
 from ottla.broker.coordinators.hosted_shard import HostedShard
 from ottla.broker.coordinators.outcome import Outcome
 from ottla.broker.coordinators.pending_reply import PendingReply, Unstored
@@ -37,6 +36,7 @@ from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition, Role
 from ottla.env.timers import Expiring
 from ottla.model.errors import CorruptMessage, ErrorCode, KafkaError
+from ottla.model.hashing import java_hash
 from ottla.model.settings import BrokerSettings, TopicSettings
 from ottla.model.types import TopicPartition
 from ottla.wire import Message

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ottla.broker.cluster.topic_apis import TopicApis
 from ottla.broker.component import Component
-from ottla.broker.coordinators.hashing import java_hash
 from ottla.broker.groups.journal import JOURNAL_TOPIC, Rebalance, journal_key
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.store import StoreError
@@ -18,6 +17,7 @@ from ottla.env.clock import Clock
 from ottla.env.metrics import Page
 from ottla.env.tasks import Tasks
 from ottla.model.errors import KafkaError, NotLeaderOrFollower
+from ottla.model.hashing import java_hash
 from ottla.model.records import Record, build_batch
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,6 @@ from functools import partial
 from typing import Any, Generic
 
 from ottla.broker.client import Client
-from ottla.broker.coordinators.hashing import java_hash
 from ottla.broker.coordinators.hosted_shard import HostedShard, S, ShardTimer
 from ottla.broker.coordinators.log_errors import IN_LOG, reply_code
 from ottla.broker.coordinators.outcome import NEVER, CoordinatorContext, Moment, Outcome, R, Ticket
@@ -44,6 +43,7 @@ from ottla.model.errors import (
     RecordListTooLarge,
     Refused,
 )
+from ottla.model.hashing import java_hash
 from ottla.model.records import Record, build_batch
 from ottla.wire import Message
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import click
-
-from ottla.cli.failure import Failure, NotFound, NotHealthy
+from ottla.admin.failure import Failure, NotFound, NotHealthy
+from ottla.model.hashing import java_hash
 
 if TYPE_CHECKING:
-    from ottla.cli.topic_state import PartitionState, TopicState
+    from ottla.admin.topic_state import PartitionState, TopicState
 
 #: the topics whose partitions are the coordinators of groups and of transactions
 GROUPS_TOPIC = "__consumer_offsets"
@@ -49,18 +47,8 @@ def describe_partitions(topic: str, partitions: Collection[PartitionState]) -> s
     return f"{noun} {numbers} of topic {topic} {verb} no leader ({whose} replicas are on {where})"
 
 
-def warn_incomplete(failures: Sequence[Failure]) -> None:
-    """Print why a list that was printed is not complete, and end the command with the exit code of the first reason."""
-    for failure in failures:
-        click.echo(f"warning: {failure.message}", err=True)
-    if failures:
-        sys.exit(failures[0].exit_code)
-
-
 def coordinator_unavailable(subject: str, group: str, topics: Mapping[str, TopicState]) -> NotHealthy:
     """Return the failure of a group whose coordinator does not answer, with the reason if the metadata show it."""
-    from ottla.broker.coordinators.hashing import java_hash
-
     offline = []
     if (topic := topics.get(GROUPS_TOPIC)) is not None and topic.partitions:
         # Kafka's rule: the hash of the name selects the partition whose leader is the coordinator.

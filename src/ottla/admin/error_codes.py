@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ottla.cli.failure import Failure, NotFound, NotHealthy
-from ottla.cli.output import shown
+from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.client.errors import code_name
 from ottla.model.errors import ErrorCode
+from ottla.model.printable import shown
 
 COORDINATOR_UNAVAILABLE = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}

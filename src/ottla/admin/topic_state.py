@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import click
-
-from ottla.cli.failure import Failure, exit_if_failed
-from ottla.cli.output import TABLE, print_rows, shown
+from ottla.admin.failure import Failure
 from ottla.model.types import TopicPartition
 
 
@@ -87,14 +83,3 @@ class Outcome:
     name: str
     #: None if the request succeeded
     failure: Failure | None
-
-
-def report_outcomes(outcomes: Sequence[Outcome], done: str, output: str, *, noun: str, name_field: str) -> None:
-    """Print what was done. If names have failed, print why, and end the command with the exit code of the first."""
-    succeeded = [outcome.name for outcome in outcomes if outcome.failure is None]
-    if output == TABLE:
-        for name in succeeded:
-            click.echo(f"{done} {noun} {shown(name)}")
-    else:
-        print_rows([{name_field: name, "result": done} for name in succeeded], (), output, name_field)
-    exit_if_failed(outcome.failure for outcome in outcomes if outcome.failure is not None)

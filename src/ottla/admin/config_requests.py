@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from ottla.cli.error_codes import check
-from ottla.cli.output import shown
-from ottla.cli.topic_state import ConfigValue
+from ottla.admin.error_codes import check
+from ottla.admin.topic_state import ConfigValue
+from ottla.model.printable import shown
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ottla.cli.cluster import ClusterClient, nodes_of, topic_state_of
-from ottla.cli.error_codes import check, failure_of
-from ottla.cli.failure import Failure
-from ottla.cli.output import shown
-from ottla.cli.topic_state import PartitionState
+from ottla.admin.client import AdminClient, nodes_of, topic_state_of
+from ottla.admin.error_codes import check, failure_of
+from ottla.admin.failure import Failure
+from ottla.admin.topic_state import PartitionState
 from ottla.client.protocol.metadata import Node, by_topic
 from ottla.model.errors import ErrorCode
+from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 from ottla.wire import Message
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -73,7 +73,7 @@ class ClusterState:
 class ClusterAdmin:
     """Requests about a cluster as a whole. Every error is raised as a `Failure`."""
 
-    def __init__(self, client: ClusterClient, timeout_s: float) -> None:
+    def __init__(self, client: AdminClient, timeout_s: float) -> None:
         self.client = client
         self._timeout_ms = int(timeout_s * 1000)
 

@@ -1,14 +1,12 @@
-"""The requests of `ottla acl`. Commands import this file when they run."""
+"""The ACLs of a cluster: list, create and delete."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ottla.cli.acl import Acl
-from ottla.cli.cluster import ClusterClient
-from ottla.cli.connection import ClusterOptions
-from ottla.cli.error_codes import check
+from ottla.admin.client import AdminClient
+from ottla.admin.error_codes import check
 from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -18,18 +16,37 @@ from ottla.wire.messages.describe_acls import DescribeAclsRequest
 _VERSION_MIN = 1
 
 
-def describe(connection: ClusterOptions, filters: Sequence[Acl]) -> set[Acl]:
+class Acl(NamedTuple):
+    """One ACL, or a filter that selects ACLs; None and ANY select all."""
+
+    resource_type: ResourceType
+    resource_name: str | None
+    pattern_type: PatternType
+    principal: str | None
+    host: str | None
+    operation: Operation
+    permission: Permission
+
+    def row(self) -> dict[str, Any]:
+        """Return the ACL as REST v3 shows it."""
+        return {
+            "resource_type": self.resource_type.name, "resource_name": self.resource_name,
+            "pattern_type": self.pattern_type.name, "principal": self.principal, "host": self.host,
+            "operation": self.operation.name, "permission": self.permission.name,
+        }  # fmt: skip
+
+
+def describe(client: AdminClient, filters: Sequence[Acl]) -> set[Acl]:
     """Return the ACLs that one of the filters selects."""
     found: set[Acl] = set()
-    with ClusterClient(connection) as client:
-        for each in filters:
-            answer = client.ask_any(DescribeAclsRequest(**_filter(each)), _VERSION_MIN)
-            check(answer.error_code, "the ACLs", answer.error_message)
-            found |= {_acl(resource, acl) for resource in answer.resources for acl in resource.acls}
+    for each in filters:
+        answer = client.ask_any(DescribeAclsRequest(**_filter(each)), _VERSION_MIN)
+        check(answer.error_code, "the ACLs", answer.error_message)
+        found |= {_acl(resource, acl) for resource in answer.resources for acl in resource.acls}
     return found
 
 
-def create(connection: ClusterOptions, acls: Sequence[Acl]) -> None:
+def create(client: AdminClient, acls: Sequence[Acl]) -> None:
     creations = [
         AclCreation(
             resource_type=each.resource_type, resource_name=each.resource_name or "",
@@ -38,17 +55,15 @@ def create(connection: ClusterOptions, acls: Sequence[Acl]) -> None:
         )
         for each in acls
     ]  # fmt: skip
-    with ClusterClient(connection) as client:
-        answer = client.ask_any(CreateAclsRequest(creations=creations), _VERSION_MIN)
+    answer = client.ask_any(CreateAclsRequest(creations=creations), _VERSION_MIN)
     for acl, result in zip(acls, answer.results, strict=True):
         check(result.error_code, _subject(acl), result.error_message)
 
 
-def delete(connection: ClusterOptions, filters: Sequence[Acl]) -> set[Acl]:
+def delete(client: AdminClient, filters: Sequence[Acl]) -> set[Acl]:
     """Delete the ACLs that one of the filters selects, and return them."""
     rows = [DeleteAclsFilter(**_filter(each)) for each in filters]
-    with ClusterClient(connection) as client:
-        answer = client.ask_any(DeleteAclsRequest(filters=rows), _VERSION_MIN)
+    answer = client.ask_any(DeleteAclsRequest(filters=rows), _VERSION_MIN)
     deleted: set[Acl] = set()
     for wanted, result in zip(filters, answer.filter_results, strict=True):
         check(result.error_code, _subject(wanted), result.error_message)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ottla.cli.cluster import ClusterClient, nodes_of
-from ottla.cli.error_codes import TryAgain, check, failure_of
-from ottla.cli.failure import Failure, NotFound
-from ottla.cli.outages import TRANSACTIONS_TOPIC, incomplete_list, without_leader
-from ottla.cli.output import shown
+from ottla.admin.client import AdminClient, nodes_of
+from ottla.admin.error_codes import TryAgain, check, failure_of
+from ottla.admin.failure import Failure, NotFound
+from ottla.admin.outages import TRANSACTIONS_TOPIC, incomplete_list, without_leader
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
+from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -76,7 +76,7 @@ class OpenTransaction:
 class Transactions:
     """The transactions of one cluster."""
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: AdminClient) -> None:
         self._client = client
 
     # At the coordinators

@@ -1,16 +1,15 @@
-"""The requests of `ottla user`. Commands import this file when they run."""
+"""The SCRAM credentials of users: list, set and delete."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ottla.cli.cluster import ClusterClient
-from ottla.cli.connection import ClusterOptions
-from ottla.cli.error_codes import check
-from ottla.cli.failure import NotFound
-from ottla.cli.output import shown
+from ottla.admin.client import AdminClient
+from ottla.admin.error_codes import check
+from ottla.admin.failure import NotFound
 from ottla.model.errors import ErrorCode
+from ottla.model.printable import shown
 from ottla.security.scram import Mechanism
 from ottla.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -32,11 +31,10 @@ class Credential(NamedTuple):
         return f"Credential({self.mechanism.title})"
 
 
-def describe(connection: ClusterOptions, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
+def describe(client: AdminClient, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:
     """Return the mechanisms and iterations of users: all, or these. Raise NotFound."""
     users = [UserName(name=name) for name in names] or None
-    with ClusterClient(connection) as client:
-        answer = client.ask_any(DescribeUserScramCredentialsRequest(users=users))
+    answer = client.ask_any(DescribeUserScramCredentialsRequest(users=users))
     check(answer.error_code, "the users", answer.error_message)
     found: dict[str, dict[Mechanism, int]] = {}
     for result in answer.results:
@@ -45,7 +43,7 @@ def describe(connection: ClusterOptions, names: Sequence[str]) -> dict[str, dict
     return dict(sorted(found.items()))
 
 
-def upsert(connection: ClusterOptions, name: str, credentials: Iterable[Credential]) -> None:
+def upsert(client: AdminClient, name: str, credentials: Iterable[Credential]) -> None:
     """Set the credentials of a user. Its credentials for other mechanisms stay."""
     rows = [
         ScramCredentialUpsertion(
@@ -54,18 +52,17 @@ def upsert(connection: ClusterOptions, name: str, credentials: Iterable[Credenti
         )
         for each in credentials
     ]  # fmt: skip
-    _alter(connection, AlterUserScramCredentialsRequest(upsertions=rows))
+    _alter(client, AlterUserScramCredentialsRequest(upsertions=rows))
 
 
-def delete(connection: ClusterOptions, mechanisms: Mapping[str, Iterable[Mechanism]]) -> None:
+def delete(client: AdminClient, mechanisms: Mapping[str, Iterable[Mechanism]]) -> None:
     """Delete the credentials of users. Raise NotFound."""
     rows = [ScramCredentialDeletion(name=name, mechanism=each) for name in mechanisms for each in mechanisms[name]]
-    _alter(connection, AlterUserScramCredentialsRequest(deletions=rows))
+    _alter(client, AlterUserScramCredentialsRequest(deletions=rows))
 
 
-def _alter(connection: ClusterOptions, request: AlterUserScramCredentialsRequest) -> None:
-    with ClusterClient(connection) as client:
-        answer = client.ask_any(request)
+def _alter(client: AdminClient, request: AlterUserScramCredentialsRequest) -> None:
+    answer = client.ask_any(request)
     for result in answer.results:
         _check(result.error_code, result.user, result.error_message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ottla.cli.group_state import GroupListing, GroupMember, GroupState
+from ottla.admin.group_state import GroupListing, GroupMember, GroupState
 from ottla.client.cluster import Cluster, only_row
 from ottla.client.errors import BrokerError, UnsupportedByBroker
 from ottla.client.protocol.metadata import CoordinatorType, Node, by_topic
