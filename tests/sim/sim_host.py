@@ -287,10 +287,9 @@ class BrokerHost:
             open_elsewhere(broker, self._rng)
         load = broker.local.log_store.load
 
-        def load_and_report(specs: Any) -> Any:
-            result = load(specs)
+        def load_and_report(specs: Any) -> None:
+            load(specs)
             self.on_loaded(self, broker.local.log_store.logs)
-            return result
 
         broker.local.log_store.load = load_and_report  # type: ignore[method-assign]
         self._report_states(broker)

@@ -104,6 +104,11 @@ class LogDir:
             if offset > known.get(name, 0):
                 known[name] = offset
 
+    def keep_high_watermarks_of_logs(self) -> None:
+        """Remove the high watermarks of logs that are not open in this directory."""
+        marks = self.high_watermarks
+        self.high_watermarks = {name: marks[name] for name in marks.keys() & self.logs.keys()}
+
     def forget(self, name: TopicPartition) -> None:
         """The log of this partition is not in this directory."""
         for known in (self.logs, self.unreadable, self.high_watermarks, self.cleaner_offsets):

@@ -162,13 +162,12 @@ class LogStore:
             except OSError as error:
                 self.set_unusable(directory, error)
 
-    def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> dict[TopicPartition, int]:
-        """Open or create the logs of all partitions in ``specs``. Return their checkpointed high watermarks.
+    def load(self, specs: Mapping[TopicPartition, PartitionSpec]) -> None:
+        """Open or create the logs of all partitions in ``specs``.
 
         What shows that logs were lost stays as it is: a start that is interrupted before the metadata store knows of
         them must find the same again. `begin_writing` changes it.
         """
-        high_watermarks: dict[TopicPartition, int] = {}
         dir_of_duplicate = self._choose_duplicates(specs)
         missing: list[Missing] = []
         for directory in self.usable_dirs():
@@ -176,7 +175,8 @@ class LogStore:
                 missing += self._load_directory(directory, specs, dir_of_duplicate)
             except OSError as error:
                 self.set_unusable(directory, error)
-            high_watermarks |= directory.high_watermarks
+            # A directory that failed meanwhile has the offsets of all its logs, and only some of these are open.
+            directory.keep_high_watermarks_of_logs()
         for each in missing:
             # It is in another directory if a start that set the folder aside was interrupted.
             if each.directory.offline or each.name in self.logs or (spec := specs.get(each.name)) is None:
@@ -195,7 +195,6 @@ class LogStore:
             else:
                 absent = self._add(unusable, empty_log(self._disk, os.path.join(unusable.path, str(name)), spec))
                 absent.failure, self._topic_ids[name] = unusable.failure, spec.topic_id
-        return high_watermarks
 
     def _load_directory(
         self,
@@ -223,8 +222,6 @@ class LogStore:
         if found.cleaner_offsets is not None:
             # Remove the entries of deleted and truncated logs, because they are wrong for later batches.
             self.checkpoints.write_cleaner_offsets(directory)
-        opened = (name for name in directory.high_watermarks if name in directory.logs)
-        directory.high_watermarks = {name: directory.high_watermarks[name] for name in opened}
         return found.missing(self._disk, specs)
 
     def begin_writing(self) -> None:

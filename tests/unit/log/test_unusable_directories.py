@@ -52,6 +52,23 @@ def test_log_that_is_not_found_is_offline_and_complete_at_the_next_start(disk: M
     assert [len(each.logs) for each in healed.dirs] == [2, 2]
 
 
+@pytest.mark.parametrize("skip", range(12))
+def test_directory_that_fails_while_it_is_loaded_knows_only_the_logs_that_it_has_opened(
+    disk: MemoryDisk, skip: int
+) -> None:
+    """High watermarks of other logs would be those of logs in other directories, or of empty ones in their place."""
+    fixture = StoreFixture(disk, *PATHS)
+    store = fixture.start(*map(spec, NAMES))
+    store.write_checkpoints(dict.fromkeys(NAMES, 2), sync=True)
+    fixture.abandon()
+    disk.fail("listdir", errno.EIO, times=None, path="/b", skip=skip)
+    store = StoreFixture(disk, *PATHS).start(*map(spec, NAMES))
+    for directory in store.dirs:
+        opened = {name for name, log in directory.logs.items() if log.log_end_offset}
+        assert directory.high_watermarks.keys() <= opened | directory.unreadable.keys()
+    store.check_invariants(store.logs)
+
+
 def test_directory_of_another_process_prevents_the_start(disk: MemoryDisk) -> None:
     other = StoreFixture(disk, "/b")
     other.store.lock()
