@@ -18,6 +18,7 @@ from ottla.admin.error_codes import GROUP_ACTIVE, TryAgain, check, failure_of, n
 from ottla.admin.failure import Failure, NotHealthy
 from ottla.admin.group_state import GroupListing, GroupState
 from ottla.admin.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
+from ottla.client.batches import data_batches
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, only_row
 from ottla.client.connection import VERSION_MAX
 from ottla.client.errors import (
@@ -29,10 +30,12 @@ from ottla.client.errors import (
     TimedOut,
     Unreachable,
 )
+from ottla.client.fetching import PartitionReader
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.client.security import PROPERTIES
 from ottla.model.errors import ErrorCode
 from ottla.model.printable import shown
+from ottla.model.records import iterate_records
 from ottla.model.types import TopicPartition, topic_id_text
 from ottla.wire import Message as Request
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -274,6 +277,27 @@ class AdminClient:
             return {tp: (starts[tp].offset, ends[tp].offset) for tp in existing}
 
         return self._call(ask)
+
+    # Records
+
+    def append_batch(self, name: TopicPartition, batch: bytes) -> int:
+        """Append a batch, wait until all in-sync replicas have it, and return its first offset."""
+        return self._call(lambda: self.cluster.produce(name, batch), str(name))
+
+    def read_values(self, name: TopicPartition, start: int, end: int) -> list[bytes | None]:
+        """Return the values of the committed records from one offset up to, not including, another one."""
+
+        def read() -> list[bytes | None]:
+            aborted: dict[int, int] = {}
+            values: list[bytes | None] = []
+            with PartitionReader(self.cluster, name, start, end, isolation=Isolation.READ_COMMITTED) as reader:
+                for fetched in reader:
+                    for _, batch in data_batches(fetched, aborted):
+                        found = [row for row in iterate_records(batch) if start <= row.offset < end]
+                        values += [None if row.value is None else bytes(row.value) for row in found]
+            return values
+
+        return self._call(read, str(name))
 
     # Groups
 

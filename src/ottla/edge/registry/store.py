@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from ottla.client.batches import data_batches
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation
 from ottla.client.errors import BrokerError, ClientError, Fenced, OffsetOutOfRange, OutcomeUnknown, TimedOut
 from ottla.client.fetching import Fetched, PartitionReader
 from ottla.client.transactions import TransactionalProducer
 from ottla.edge.registry.records import Record
 from ottla.env.tasks import keep_thread
-from ottla.model.batch import CONTROL, TRANSACTIONAL, read_header
 from ottla.model.errors import ErrorCode, StartError
 from ottla.model.records import Record as LogRecord
 from ottla.model.records import build_batch, iterate_records
@@ -145,22 +145,8 @@ class Reader:
 
 def records_of(fetched: Fetched, position: int, aborted: dict[int, int]) -> list[Applied]:
     """Return the records at or after `position` of committed transactions and of no transaction."""
-    starts = sorted(fetched.aborted, key=lambda row: row.first_offset, reverse=True)
     records: list[Applied] = []
-    data, start = fetched.data, 0
-    while start < len(data):
-        header = read_header(data, start)
-        batch = data[start : start + header.size_bytes]
-        start += header.size_bytes
-        while starts and starts[-1].first_offset <= header.base_offset:
-            row = starts.pop()
-            aborted[row.producer_id] = row.first_offset
-        if header.attributes & CONTROL:
-            # The marker ends the transaction, so later batches of this producer belong to its next one.
-            aborted.pop(header.producer_id, None)
-            continue
-        if header.attributes & TRANSACTIONAL and header.producer_id in aborted:
-            continue
+    for _, batch in data_batches(fetched, aborted):
         for record in iterate_records(batch):
             if record.offset >= position and record.key is not None:
                 records.append(Applied(bytes(record.key), _bytes(record.value), record.offset, record.timestamp))
