@@ -279,6 +279,7 @@ OWN_TASKS = {
     "env/tasks.py": "reports the exceptions of all others",
     "env/connections.py": "reports the exception of a connection",
     "broker/access/peer_logins.py": "the thread of one request, which completes the future of those that wait",
+    "edge/console/clusters.py": "a reading of a cluster, which requests wait for",
     "edge/registry/exporters/running.py": "the thread of one request, which hands its exception to those that wait",
     "edge/registry/service.py": "the records that the reader delivers; a failure ends the process",
     "security/web_documents.py": "a timer that closes a socket",

@@ -140,7 +140,21 @@ def rest_page() -> str:
     )
 
 
+CONSOLE = Path("docs/operate/console.md")
+_SETTINGS_MARK = "<!-- settings: written by tools/generate_docs.py -->\n"
+
+
+def console_page() -> str:
+    """docs/operate/console.md: written by hand up to the mark, then the settings"""
+    from ottla.edge.console.settings import ConsoleSettings
+
+    text, mark, _ = (ROOT / CONSOLE).read_text().partition(_SETTINGS_MARK)
+    rows = ((*setting_cells(row), row.documentation) for row in ConsoleSettings.rows().values())
+    return "\n".join([text + mark, *table(("Name", "Type", "Default", "Allowed", "Meaning"), rows), ""])
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    str(CONSOLE): console_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/rest.md": rest_page,
 }

@@ -25,6 +25,7 @@ _NAMES = (
     "cert",
     "cluster",
     "config",
+    "console",
     "consume",
     "demo",
     "doctor",

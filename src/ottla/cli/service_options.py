@@ -15,7 +15,7 @@ from ottla.model import extras
 from ottla.model.settings import parse_properties
 
 #: packages of the extra `edge` that the services import; google is the package of protobuf
-PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "google.protobuf")
+PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "google.protobuf", "jinja2")
 
 
 def service_options(listen_default: str) -> Decorator:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from starlette.types import ASGIApp
 
 import ottla
-from ottla.edge.web.app import App, DescribeError, ErrorResponse, Operation, Parameter, Router
+from ottla.edge.web.app import App, Authenticate, DescribeError, ErrorResponse, Operation, Parameter, Router
 from ottla.edge.web.authentication import Authenticator, CheckLogin
 from ottla.edge.web.connections import ConnectionLimits, ConnectionTable
 from ottla.edge.web.guard import ServiceGuard, state_operations
@@ -120,11 +120,12 @@ class Service(Generic[Settings]):
         error_media_types: Sequence[str] = ("application/json",),
         path_bytes_max: int | None = None,
         health: Callable[[], str | None] = lambda: None,
+        authenticate: Authenticate | None = None,
     ) -> App:
         """Return the app with the operations of the service and those that all services have.
 
         ``parameters`` describe the variable segments of paths. ``health`` returns why the service cannot do its work,
-        None if it can.
+        None if it can. ``authenticate`` takes the place of the authentication by the settings.
         """
         api = Api(
             title=title, version=ottla.__version__, parameters=parameters, error_media_types=error_media_types,
@@ -138,7 +139,7 @@ class Service(Generic[Settings]):
             guard=self.guard,
             error_response=error_response,
             describe_error=describe_error,
-            authenticate=self.authenticator,
+            authenticate=authenticate or self.authenticator,
             path_bytes_max=path_bytes_max,
         )
 

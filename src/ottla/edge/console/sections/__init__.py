@@ -1,0 +1,13 @@
+"""The sections of the console, in the order of the navigation. A new page is a section here; see `pages.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.edge.console.pages import Section
+from ottla.edge.console.sections.changes import Changes
+from ottla.edge.console.sections.weather import Weather
+
+
+def all_sections() -> Sequence[Section]:
+    return [Weather(), Changes()]

@@ -1,0 +1,122 @@
+"""Settings of the console. `client.NAME` is a property of its Kafka client.
+
+`cluster.NAME.PROPERTY` is a property of the client of one more cluster, such as cluster.test.bootstrap.servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Self
+
+from ottla.edge.web.settings import WebSettings
+from ottla.model.setting_types import (
+    ANY,
+    BOOL,
+    INT,
+    LIST,
+    STRING,
+    InvalidSettings,
+    Setting,
+    at_least,
+    between,
+    one_of,
+)
+
+_CLUSTER: Final = "cluster."
+#: `cluster.name` is the name of the cluster of `bootstrap.servers`
+_NAME: Final = "cluster.name"
+_ROLES: Final = ("none", "viewer", "editor", "admin")
+
+
+class ConsoleSettings(WebSettings):
+    """All settings of one console."""
+
+    #: name -> properties of the client of each further cluster
+    clusters: Mapping[str, Mapping[str, str]]
+
+    cluster_name = Setting(
+        _NAME, STRING, "main", ANY, "Name of the cluster of bootstrap.servers, in titles and in the paths of pages."
+    )
+    schema_registry_url = Setting(
+        "schema.registry.url", LIST, (), ANY, "URLs of the schema registry. --registry sets it."
+    )
+    connect_url = Setting("connect.url", LIST, (), ANY, "URLs of Kafka Connect workers. --connect sets it.")
+    broker_metrics_urls = Setting(
+        "broker.metrics.urls", LIST, (), ANY,
+        "URLs of the metrics of brokers, such as http://127.0.0.1:9464/metrics, for rates of requests and latencies.",
+    )  # fmt: skip
+    pipeline_status_urls = Setting(
+        "pipeline.status.urls", LIST, (), ANY,
+        "URLs of the status of running pipelines, or directories that are the storage of pipelines.",
+    )  # fmt: skip
+    data_dir = Setting(
+        "data.dir", STRING, "", ANY,
+        "Directory of the file with the console's own users. Empty: console in the user's directory for state.",
+    )  # fmt: skip
+    role_anonymous = Setting(
+        "role.anonymous", STRING, "", one_of("", *_ROLES),
+        "What people may do without a login: none, viewer, editor or admin. Empty: viewer if the console listens on "
+        "loopback only, none otherwise.",
+    )  # fmt: skip
+    role_default = Setting(
+        "role.default", STRING, "viewer", one_of(*_ROLES), "What people may do who log in and are not in roles."
+    )
+    roles = Setting(
+        "roles", LIST, (), ANY, "What people may do who log in, as NAME:ROLE, such as ana:admin,bob:editor."
+    )
+    read_only = Setting(
+        "read.only", BOOL, False, ANY, "Whether the console refuses all changes, whatever the roles say."
+    )
+    session_hours = Setting("session.hours", INT, 12, between(1, 720), "Hours after which people must log in again.")
+    changes_topic = Setting(
+        "changes.topic", STRING, "_ottla_changes", ANY,
+        "Topic with a record for each change that is made in the console.",
+    )  # fmt: skip
+    client_timeout_ms = Setting(
+        "client.timeout.ms", INT, 15_000, between(100, 600_000),
+        "How long a request to the cluster may take, with its retries.",
+    )  # fmt: skip
+    threads_max = Setting(
+        "threads.max", INT, 24, at_least(1), "Requests to the clusters at the same time; others wait for them."
+    )
+    streams_max = Setting(
+        "streams.max", INT, 100, at_least(1), "Live pages and searches at the same time; more: error 503."
+    )
+    search_seconds_max = Setting(
+        "search.seconds.max", INT, 30, between(1, 600), "How long one search of messages may run before it pauses."
+    )
+    search_bytes_max = Setting(
+        "search.bytes.max", INT, 1 << 30, at_least(1 << 20), "Bytes that one search may read before it pauses."
+    )
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> Self:
+        """Return the settings. Raise InvalidSettings with one line for each name or value that is not allowed."""
+        own: dict[str, str] = {}
+        clusters: dict[str, dict[str, str]] = {}
+        for name, text in texts.items():
+            if name.startswith(_CLUSTER) and name != _NAME:
+                cluster, _, key = name.removeprefix(_CLUSTER).partition(".")
+                clusters.setdefault(cluster, {})[key] = text
+            else:
+                own[name] = text
+        problems = [
+            f"cluster.{name}.bootstrap.servers is missing"
+            for name, properties in clusters.items()
+            if not properties.get("bootstrap.servers")
+        ]
+        for text in _list(own.get("roles", "")):
+            if text.rpartition(":")[2] not in _ROLES or not text.rpartition(":")[0]:
+                problems.append(f"roles: {text!r} is not NAME:ROLE; roles are {', '.join(_ROLES)}")
+        if problems:
+            raise InvalidSettings(problems)
+        made = super().parse(own)
+        if made.cluster_name in clusters:
+            raise InvalidSettings([f"cluster.name: {made.cluster_name} is also the name of another cluster"])
+        vars(made)["clusters"] = MappingProxyType({name: MappingProxyType(each) for name, each in clusters.items()})
+        return made
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
