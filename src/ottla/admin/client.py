@@ -117,6 +117,10 @@ class AdminClient:
         """Return the reply of any broker that can be reached."""
         return self._call(lambda: self.cluster.ask_any(request, version_min=version_min))
 
+    def call(self, function: Callable[[Cluster], _T], subject: str = "") -> _T:
+        """Return what a function of several requests returns. `subject` is what it is about, for error messages."""
+        return self._call(lambda: function(self.cluster), subject)
+
     def retry_transient(self, request: Callable[[], _T]) -> _T:
         """Return what `request` returns. Repeat it while it raises TryAgain, for up to --timeout."""
         deadline = time.monotonic() + self.timeout_s

@@ -66,10 +66,14 @@ def _describe_consumer(cluster: Cluster, node: Node, group: str, deadline: float
         answer = cluster.ask(node, ConsumerGroupDescribeRequest(group_ids=[group]), deadline=deadline)
     except UnsupportedByBroker:
         return None
-    row = only_row(answer.groups, str(node))
+    return consumer_state(node, only_row(answer.groups, str(node)))
+
+
+def consumer_state(node: Node, row: Any) -> GroupState | None:
+    """Return a group from a row of ConsumerGroupDescribe; None if it is not of the consumer protocol."""
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
-    _check(row.error_code, group, row.error_message)
+    _check(row.error_code, row.group_id, row.error_message)
     members = [
         GroupMember(
             member_id=each.member_id,
@@ -86,12 +90,17 @@ def _describe_consumer(cluster: Cluster, node: Node, group: str, deadline: float
         )
         for each in row.members
     ]
-    return _state_of(group, node, row.group_state, "consumer", row.assignor_name, members=members)
+    return _state_of(row.group_id, node, row.group_state, "consumer", row.assignor_name, members=members)
 
 
 def _describe_classic(cluster: Cluster, node: Node, group: str, deadline: float) -> GroupState:
     answer = cluster.ask(node, DescribeGroupsRequest(groups=[group]), deadline=deadline)
-    row = only_row(answer.groups, str(node))
+    return classic_state(node, only_row(answer.groups, str(node)))
+
+
+def classic_state(node: Node, row: Any) -> GroupState:
+    """Return a group from a row of DescribeGroups; one that does not exist has the state Dead."""
+    group = row.group_id
     if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return _state_of(group, node, _DEAD, "classic", "", members=[], is_simple=True)
     _check(row.error_code, group, row.error_message)
@@ -153,20 +162,24 @@ def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
         answer = cluster.ask(
             node, request, deadline=deadline, version_min=_OFFSET_FETCH_MIN, version_max=_OFFSET_FETCH_MAX
         )
-        rows: Any = answer.groups[0] if answer.groups else answer
-        if rows.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            _check(rows.error_code, group)
-        found = {}
-        for topic in rows.topics:
-            for row in topic.partitions:
-                tp = TopicPartition(topic.name, row.partition_index)
-                if row.error_code:
-                    raise BrokerError(row.error_code, str(tp))
-                if row.committed_offset >= 0:
-                    found[tp] = row.committed_offset
-        return dict(sorted(found.items()))
+        return committed_rows(answer.groups[0] if answer.groups else answer, group)
 
     return cluster.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
+
+
+def committed_rows(rows: Any, group: str) -> dict[TopicPartition, int]:
+    """Return the committed offsets in the part of an OffsetFetch reply that is about one group. Raise BrokerError."""
+    if rows.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        _check(rows.error_code, group)
+    found = {}
+    for topic in rows.topics:
+        for row in topic.partitions:
+            tp = TopicPartition(topic.name, row.partition_index)
+            if row.error_code:
+                raise BrokerError(row.error_code, str(tp))
+            if row.committed_offset >= 0:
+                found[tp] = row.committed_offset
+    return dict(sorted(found.items()))
 
 
 def commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -12,7 +12,7 @@ from ottla.admin.topic_state import Outcome
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import format_duration_ms
 from ottla.cli.failure import confirm, exit_if_failed, warn_incomplete
-from ottla.cli.group_lag import PartitionLag, measure_lag
+from ottla.cli.group_lag import measure_lag
 from ottla.cli.group_offsets import delete_offsets
 from ottla.cli.group_reset import parse_topics, reset, seek
 from ottla.cli.group_why import why
@@ -33,6 +33,7 @@ from ottla.model.printable import shown
 
 if TYPE_CHECKING:
     from ottla.admin.group_state import GroupState
+    from ottla.lag.types import PartitionLag
 
 _STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Unknown")
 _TYPES = ("classic", "consumer")
@@ -127,7 +128,7 @@ def describe(
     for group in states:
         if group.exists:
             time_limit_s = connection.timeout_s if everything or with_offsets else None
-            lags = [] if output == NAME else measure_lag(cluster, group, time_limit_s=time_limit_s)
+            lags = [] if output == NAME else measure_lag(cluster, group.group_id, time_limit_s=time_limit_s)
             described.append(_description(group, lags))
     wanted = {
         "state": everything or with_state,

@@ -405,6 +405,14 @@ class Cluster:
             found.setdefault(self.leader(tp, deadline).node, []).append(tp)
         return found
 
+    def leaders(self, partitions: Iterable[TopicPartition], deadline: float) -> dict[TopicPartition, Leader]:
+        """Return the leader of each partition that has one. At most one request for metadata is sent."""
+        wanted = list(partitions)
+        unknown = dict.fromkeys(tp.topic for tp in wanted if tp not in self._known.leaders)
+        if unknown:
+            self.metadata(unknown, deadline)
+        return {tp: self._known.leaders[tp] for tp in wanted if tp in self._known.leaders}
+
     def coordinators(self, kind: CoordinatorType, keys: Iterable[str], deadline: float) -> dict[str, Node]:
         """Return the coordinator of each of these groups or transactional ids."""
         wanted = list(dict.fromkeys(keys))
@@ -480,6 +488,10 @@ class Cluster:
         """Return the reply of any broker that can be reached."""
         by = time.monotonic() + self.timeout_s if deadline is None else deadline
         return self.ask(self._pool.any_node(by), request, deadline=by, version_min=version_min)
+
+    def any_node(self, deadline: float) -> Node:
+        """Return a broker that can be reached."""
+        return self._pool.any_node(deadline)
 
     def version_at(self, node: Node, api_key: int, deadline: float) -> int:
         """Return the newest version of an API that both this broker and this client know."""

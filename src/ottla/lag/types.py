@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ottla.admin.group_state import GroupMember
+from ottla.admin.group_state import GroupMember, GroupState
 from ottla.model.types import TopicPartition
 
 
@@ -22,6 +22,8 @@ class PartitionLag:
     member: GroupMember | None = None
     #: now minus the timestamp of the first record that is not consumed yet: 0 if all are, None if it is not known
     time_lag_ms: int | None = None
+    #: the timestamp of that record; None if there is none, or if it is not known
+    first_unread_ms: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -46,6 +48,8 @@ class GroupLag:
     partitions: Mapping[TopicPartition, PartitionLag]
     #: why the figures may not be complete; empty if they are
     problems: tuple[str, ...] = ()
+    #: the group as its coordinator describes it; None if it could not be described
+    group: GroupState | None = None
 
     @property
     def total(self) -> int | None:
@@ -59,3 +63,17 @@ class GroupLag:
         return max(
             (each.time_lag_ms for each in self.partitions.values() if each.time_lag_ms is not None), default=None
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagSnapshot:
+    """The lag of several groups, and the ends of the partitions that were read for it."""
+
+    read_at_ms: int
+    groups: Mapping[str, GroupLag]
+    log_starts: Mapping[TopicPartition, int]
+    log_ends: Mapping[TopicPartition, int]
+    #: how long reading took
+    seconds: float
+    #: why groups may be missing
+    problems: tuple[str, ...] = ()
