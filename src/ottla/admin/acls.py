@@ -10,7 +10,7 @@ from ottla.admin.error_codes import check
 from ottla.security.acls import Operation, PatternType, Permission, ResourceType
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from ottla.wire.messages.describe_acls import DescribeAclsRequest
+from ottla.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 #: first versions with patterns
 _VERSION_MIN = 1
@@ -40,10 +40,20 @@ def describe(client: AdminClient, filters: Sequence[Acl]) -> set[Acl]:
     """Return the ACLs that one of the filters selects."""
     found: set[Acl] = set()
     for each in filters:
-        answer = client.ask_any(DescribeAclsRequest(**_filter(each)), _VERSION_MIN)
+        answer = client.ask_any(describe_request(each), _VERSION_MIN)
         check(answer.error_code, "the ACLs", answer.error_message)
-        found |= {_acl(resource, acl) for resource in answer.resources for acl in resource.acls}
+        found |= acls_of(answer)
     return found
+
+
+def describe_request(selected: Acl) -> DescribeAclsRequest:
+    """Return a request for the ACLs that a filter selects."""
+    return DescribeAclsRequest(**_filter(selected))
+
+
+def acls_of(answer: DescribeAclsResponse) -> set[Acl]:
+    """Return the ACLs in a reply without an error."""
+    return {_acl(resource, acl) for resource in answer.resources for acl in resource.acls}
 
 
 def create(client: AdminClient, acls: Sequence[Acl]) -> None:

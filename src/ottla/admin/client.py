@@ -109,9 +109,10 @@ class AdminClient:
 
     # Requests
 
-    def ask(self, node: Node, request: Request, version_min: int = 0) -> Any:
+    def ask(self, node: Node, request: Request, version_min: int = 0, *, timeout_s: float | None = None) -> Any:
         """Return the reply of this broker, in the newest version from `version_min` on that both sides know."""
-        return self._call(lambda: self.cluster.ask(node, request, version_min=version_min))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        return self._call(lambda: self.cluster.ask(node, request, deadline=deadline, version_min=version_min))
 
     def ask_any(self, request: Request, version_min: int = 0) -> Any:
         """Return the reply of any broker that can be reached."""

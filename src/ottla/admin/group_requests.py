@@ -110,7 +110,7 @@ def classic_state(node: Node, row: Any) -> GroupState:
             instance_id=each.group_instance_id or None,
             client_id=each.client_id,
             host=each.client_host,
-            partitions=_assigned(bytes(each.member_assignment)) if row.protocol_type == _CONSUMER else (),
+            partitions=assigned(bytes(each.member_assignment)) if row.protocol_type == _CONSUMER else (),
         )
         for each in row.members
     ]
@@ -139,7 +139,7 @@ def _state_of(
     )
 
 
-def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+def assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
     """Return the partitions of an assignment; none if it is not in the format of Kafka's consumers."""
     if len(assignment) < 2:
         return ()

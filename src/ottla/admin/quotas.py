@@ -14,7 +14,11 @@ from ottla.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequestEntryData,
     OpData,
 )
-from ottla.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from ottla.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 
 #: names by type of entity; None for the default
 Names = Mapping[str, str | None]
@@ -33,6 +37,11 @@ def describe(client: AdminClient, names: Names, *, strict: bool) -> list[dict[st
     ]
     reply = client.ask_any(DescribeClientQuotasRequest(components=components, strict=strict))
     check(reply.error_code, "quotas", reply.error_message)
+    return rows_of(reply)
+
+
+def rows_of(reply: DescribeClientQuotasResponse) -> list[dict[str, Any]]:
+    """Return a row for each quota in a reply without an error."""
     rows = []
     for entry in reply.entries or ():
         named = {

@@ -231,14 +231,18 @@ class Transactions:
     def _find_hanging(
         self, topics: Sequence[str] | None, before_ms: int
     ) -> tuple[list[OpenTransaction], list[TopicPartition]]:
+        leaders, leaderless = self.find_leaders(topics)
+        return self.find_unknown(leaders, before_ms), leaderless
+
+    def find_unknown(self, leaders: dict[TopicPartition, Node], before_ms: int) -> list[OpenTransaction]:
+        """Return the transactions in these partitions that no coordinator knows, and whose last record is older."""
         # 1 transactions that are open at leaders  2 without those that coordinators know  3 that are still open: a
         # marker may have been written between the first step and the second.
-        leaders, leaderless = self.find_leaders(topics)
         old = [one for one in self.find_open(leaders) if one.last_timestamp < before_ms]
         known = self.find_known({one.producer_id for one in old})
         suspects = [one for one in old if (one.producer_id, one.name) not in known]
         again = self.find_open({one.name: one.leader for one in suspects})
-        return [one for one in suspects if any(one.is_same(other) for other in again)], leaderless
+        return [one for one in suspects if any(one.is_same(other) for other in again)]
 
     def find_known(self, producer_ids: Iterable[int]) -> dict[tuple[int, TopicPartition], Transaction]:
         """Return the transactions of these producers that coordinators know and will end, by producer and partition."""

@@ -6,6 +6,8 @@ import re
 import time
 from datetime import datetime
 
+from ottla.model.figures import format_duration_ms as format_duration_ms
+
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _SHORT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
 _ISO = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,3})\d*)?S)?)?", re.ASCII | re.IGNORECASE)
@@ -30,23 +32,6 @@ def parse_duration_ms(text: str) -> int:
     if total > _MS_MAX:
         raise ValueError(f"{text!r} is longer than ten thousand years; write a shorter duration")
     return total
-
-
-def format_duration_ms(span_ms: int) -> str:
-    """Return a duration in its two largest units.
-
-    >>> [format_duration_ms(span) for span in (0, 450, 12_340, 192_000, 7_500_000, 273_600_000)]
-    ['0', '450ms', '12.3s', '3m12s', '2h05m', '3d04h']
-    """
-    if span_ms < 1000:
-        return f"{span_ms}ms" if span_ms else "0"
-    if span_ms < 60_000:
-        return f"{span_ms // 100 / 10:.1f}s"
-    if span_ms < 3_600_000:
-        return f"{span_ms // 60_000}m{span_ms // 1000 % 60:02d}s"
-    if span_ms < 86_400_000:
-        return f"{span_ms // 3_600_000}h{span_ms // 60_000 % 60:02d}m"
-    return f"{span_ms // 86_400_000}d{span_ms // 3_600_000 % 24:02d}h"
 
 
 def format_local_time(time_ms: int) -> str:

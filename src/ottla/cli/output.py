@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from ottla.model.figures import format_count as format_count
+from ottla.model.figures import format_first as format_first
 from ottla.model.printable import escape_controls, shown
 
 TABLE = "table"
@@ -130,23 +132,3 @@ def format_fields(fields: Mapping[str, object]) -> str:
     """Return a line for each field, with the values below each other."""
     width = max(map(len, fields))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> [format_count(number, "record") for number in (0, 1, 2)]
-    ['0 records', '1 record', '2 records']
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def format_first(items: Iterable[object], count_max: int = 3) -> str:
-    """Return the first items with commas, and the number of the others.
-
-    >>> format_first("abcde")
-    'a, b, c and 2 more'
-    """
-    texts = list(map(str, items))
-    more = f" and {len(texts) - count_max} more" if len(texts) > count_max else ""
-    return f"{', '.join(texts[:count_max])}{more}"
