@@ -141,7 +141,9 @@ class GroupPicture:
 
     @property
     def is_rebalancing(self) -> bool:
-        return self.listing.state in ("PreparingRebalance", "CompletingRebalance")
+        # The states Assigning and Reconciling of the consumer protocol are listed as Unknown.
+        unknown = self.listing.group_type == "consumer" and self.listing.state == "Unknown"
+        return unknown or self.listing.state in ("PreparingRebalance", "CompletingRebalance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

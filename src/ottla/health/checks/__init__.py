@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ottla.health.checks import partitions
+from ottla.health.checks import brokers, disks, groups, partitions, security, topics, transactions
 from ottla.health.checks.definition import Check
 
 __all__ = ["CHECKS", "Check"]
 
 #: within a severity, findings are in this order
-CHECKS: tuple[Check, ...] = (*partitions.CHECKS,)
+CHECKS: tuple[Check, ...] = tuple(
+    check for module in (brokers, partitions, disks, groups, transactions, topics, security) for check in module.CHECKS
+)

@@ -173,7 +173,7 @@ def internal_topic_replicas(picture: ClusterPicture) -> Iterator[Problem]:
     kind="topic",
     problem="min.insync.replicas is not smaller than the number of replicas: while one broker restarts, producers with "
     "acks=all are refused.",
-    advice="set min.insync.replicas to one less than the replicas: 'ottla config alter TOPIC min.insync.replicas=2'",
+    advice="one less than the replicas is enough: 'ottla config set min.insync.replicas=2 --topic TOPIC'",
     needs=[Part.TOPIC_SETTINGS],
 )
 def no_failure_tolerated(picture: ClusterPicture) -> Iterator[Problem]:
@@ -188,7 +188,7 @@ def no_failure_tolerated(picture: ClusterPicture) -> Iterator[Problem]:
     kind="topic",
     problem="min.insync.replicas is 1 with three or more replicas: records that only the leader has are acknowledged, "
     "and lost with it.",
-    advice="'ottla config alter TOPIC min.insync.replicas=2', or on all brokers",
+    advice="'ottla config set min.insync.replicas=2 --topic TOPIC', or on all brokers",
     needs=[Part.TOPIC_SETTINGS],
 )
 def min_isr_one(picture: ClusterPicture) -> Iterator[Problem]:
@@ -246,7 +246,7 @@ def _skew(picture: ClusterPicture, counts: Counter[int], noun: str) -> Iterator[
     severity=WARNING,
     kind="broker",
     problem="A broker is the preferred leader of many more partitions than others.",
-    advice="'ottla cluster reassign --help' shows how to change the order of replicas; the first one leads",
+    advice="'ottla cluster balance --dry-run' plans moves that spread leaders and replicas",
 )
 def leaders_skewed(picture: ClusterPicture) -> Iterator[Problem]:
     yield from _skew(picture, Counter(each.preferred for each in picture.partitions() if each.replicas), "leaders")
@@ -256,7 +256,7 @@ def leaders_skewed(picture: ClusterPicture) -> Iterator[Problem]:
     severity=WARNING,
     kind="broker",
     problem="A broker has many more replicas than others, as after a broker was added.",
-    advice="'ottla cluster add BROKER --dry-run' plans moves to a broker with few replicas",
+    advice="'ottla cluster balance --dry-run' plans moves, 'ottla cluster add BROKER --dry-run' those to a new broker",
 )
 def replicas_skewed(picture: ClusterPicture) -> Iterator[Problem]:
     counts = Counter(number for each in picture.partitions() for number in each.replicas)
