@@ -18,7 +18,6 @@ from ottla.admin.error_codes import GROUP_ACTIVE, TryAgain, check, failure_of, n
 from ottla.admin.failure import Failure, NotHealthy
 from ottla.admin.group_state import GroupListing, GroupState
 from ottla.admin.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
-from ottla.client.batches import data_batches
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, only_row
 from ottla.client.connection import VERSION_MAX
 from ottla.client.errors import (
@@ -30,12 +29,10 @@ from ottla.client.errors import (
     TimedOut,
     Unreachable,
 )
-from ottla.client.fetching import PartitionReader
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.client.security import PROPERTIES
 from ottla.model.errors import ErrorCode
 from ottla.model.printable import shown
-from ottla.model.records import iterate_records
 from ottla.model.types import TopicPartition, topic_id_text
 from ottla.wire import Message as Request
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -291,6 +288,10 @@ class AdminClient:
 
     def read_values(self, name: TopicPartition, start: int, end: int) -> list[bytes | None]:
         """Return the values of the committed records from one offset up to, not including, another one."""
+        # Most commands read no records, and the codecs take longer to import than such a command runs.
+        from ottla.client.batches import data_batches
+        from ottla.client.fetching import PartitionReader
+        from ottla.model.records import iterate_records
 
         def read() -> list[bytes | None]:
             aborted: dict[int, int] = {}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.lag.first_records import ReadLimits
-from ottla.lag.reading import LagReader
 from ottla.model.printable import shown
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
+    from ottla.lag.first_records import ReadLimits
+    from ottla.lag.reading import LagReader
     from ottla.lag.types import PartitionLag
 
 _BYTES_MAX = 256 << 20
@@ -23,6 +23,8 @@ def measure_lag(cluster: ClusterClient, group_id: str, *, time_limit_s: float | 
     Partitions without a commit are included, because none of their records may have been read. Without `time_limit_s`
     no time lag is read.
     """
+    from ottla.lag.first_records import ReadLimits
+
     limits = (
         ReadLimits(bytes_max=_BYTES_MAX)
         if time_limit_s is None
@@ -39,4 +41,6 @@ def measure_lag(cluster: ClusterClient, group_id: str, *, time_limit_s: float | 
 
 
 def lag_reader(cluster: ClusterClient, limits: ReadLimits) -> LagReader:
+    from ottla.lag.reading import LagReader
+
     return LagReader(cluster, limits=limits)

