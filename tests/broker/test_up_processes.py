@@ -28,7 +28,7 @@ pytestmark = pytest.mark.broker
 DEADLINE_S = 90
 #: the command of README.md and of docs/start/local-cluster.md
 UP = "ottla up --brokers 3 --data ./cluster-data"
-BROKERS_ONLY = ("--port", "0", "--no-registry", "--no-rest")
+BROKERS_ONLY = ("--port", "0", "--no-registry", "--no-rest", "--no-console")
 
 
 class Command:
@@ -246,8 +246,9 @@ def test_second_command_on_the_same_data_is_refused(start: Start, monkeypatch: p
     from click.testing import CliRunner
 
     from ottla.cli import up
+    from ottla.cli.main import main
 
     monkeypatch.setattr(up, "_LOCK_S_MAX", 0.0)
-    result = CliRunner().invoke(up.command, ["--data", str(first.data), "--port", "0"])
+    result = CliRunner().invoke(main, ["up", "--data", str(first.data), "--port", "0"])
     assert result.exit_code == 1
     assert f"another 'ottla up' uses {first.data}; stop it" in result.output

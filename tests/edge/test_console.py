@@ -84,6 +84,17 @@ def test_every_answer_forbids_scripts_of_pages_frames_and_other_hosts(console: C
         assert "unsafe" not in policy and headers["x-content-type-options"] == "nosniff"
 
 
+def test_first_page_is_sent_again_after_each_reading_while_it_is_open(console: ConsoleClient) -> None:
+    with console.http.stream("GET", "/c/main/live") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        text = ""
+        for part in answer.iter_text():
+            text += part
+            if text.count("event: weather") == 2:
+                break
+    assert "data: " in text and "topics" in text
+
+
 @pytest.mark.parametrize("path", ["/c/main.json", "/c/main?format=json", "/c/main/changes.json"])
 def test_every_page_has_a_json_form(console: ConsoleClient, path: str) -> None:
     answer = console.http.get(path)
@@ -114,6 +125,8 @@ def test_static_files_may_be_kept_and_are_small(console: ConsoleClient) -> None:
 def test_cluster_that_does_not_answer_is_named_on_the_page() -> None:
     with console_process("127.0.0.1:1", {"client.timeout.ms": "300"}) as console:
         answer = console.http.get("/c/main", headers=HTML)
+        assert "The cluster was not read" in answer.text and "127.0.0.1:1" in answer.text
+        answer = console.http.get("/c/main/changes", headers=HTML)
         assert answer.status_code == 503 and "127.0.0.1:1" in answer.text
 
 

@@ -56,6 +56,13 @@ _PACKAGES = ("pyspark", "pyarrow", "deltalake")
 )
 @click.option("--insecure", is_flag=True, help="Let LISTENER be another address than loopback, as with 'ottla broker'.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve the broker's Prometheus metrics on this address.")
+@click.option(
+    "--console",
+    metavar="URL",
+    default="http://127.0.0.1:8080",
+    help="Where the console listens; another port if that one is in use.  [default: http://127.0.0.1:8080]",
+)
+@click.option("--no-console", is_flag=True, help="Run no console.")
 @click.option("--master", help="Where Spark runs: local[*], spark://..., yarn, k8s://...  [default: local[*]]")
 def command(
     *,
@@ -68,9 +75,11 @@ def command(
     listener: str,
     insecure: bool,
     metrics: str | None,
+    console: str,
+    no_console: bool,
     master: str | None,
 ) -> None:
-    """Run a demonstration: a broker, a shop, and a pipeline on Spark.
+    """Run a demonstration: a broker, a shop, a pipeline on Spark, and the console with all of them.
 
     The shop sends orders, payments and clicks; some are malformed, some late, some duplicated. The pipeline of
     'ottla pipeline init' computes the revenue per minute, and each final figure is compared with the shop's. On the
@@ -83,6 +92,7 @@ def command(
 
     from ottla.demo.processes import Stopped
     from ottla.demo.run import Options, run
+    from ottla.demo.web_console import is_installed
 
     options = Options(
         events=events,
@@ -94,6 +104,7 @@ def command(
         listener=listener,
         insecure=insecure,
         metrics=metrics,
+        console=None if no_console or not is_installed() else console,
         master=master,
     )
     try:

@@ -1,8 +1,8 @@
 """The processes of a cluster on one machine: ZooKeeper, brokers and HTTP services, each started again when it ends.
 
-    start   ZooKeeper ─► all brokers at once ─► every broker knows all others ─► registry and REST proxy ─► `ready`
+    start   ZooKeeper ─► all brokers at once ─► every broker knows all others ─► HTTP services ─► `ready`
     run     a process that ends is started again; the wait before it doubles while starts fail
-    stop    registry and REST proxy ─► all brokers (SIGTERM, so that they hand over their partitions) ─► ZooKeeper
+    stop    HTTP services ─► all brokers (SIGTERM, so that they hand over their partitions) ─► ZooKeeper
 
 Each process ends when this one ends, also by SIGKILL: its standard input is a pipe that this process holds.
 """
@@ -30,6 +30,7 @@ CHROOT = "/ottla"
 ZOOKEEPER = "zookeeper"
 REGISTRY = "registry"
 REST = "rest"
+CONSOLE = "console"
 PID_SUFFIX = ".pid"
 
 #: the wait before the second restart in a row; the first one is immediate
@@ -42,7 +43,13 @@ _ASK_S_MAX = 5.0
 _POLL_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
 #: the start of the line in which a command, a broker or a service prints why it ends
-_ERRORS = ("error: ", "ottla broker: ", f"ottla {REGISTRY}: ", f"ottla {REST}: ")
+_ERRORS = ("error: ", "ottla broker: ", f"ottla {REGISTRY}: ", f"ottla {REST}: ", f"ottla {CONSOLE}: ")
+#: what each address is for, in the summary at the start
+_HINTS = {
+    REGISTRY: "   {}/docs sends requests",
+    REST: "   {}/docs sends requests",
+    CONSOLE: "   open it in a browser",
+}
 
 Say = Callable[[str], None]
 
@@ -64,6 +71,8 @@ class Plan:
     registry_port: int = 0
     #: 0: no REST proxy
     rest_port: int = 0
+    #: 0: no console
+    console_port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     #: file descriptors that the processes inherit, so that locks last as long as they run
     inherited: Sequence[int] = ()
@@ -79,7 +88,7 @@ class Plan:
     @property
     def service_urls(self) -> dict[str, str]:
         """The URL of each HTTP service, by the name of its command."""
-        ports = {REGISTRY: self.registry_port, REST: self.rest_port}
+        ports = {REGISTRY: self.registry_port, REST: self.rest_port, CONSOLE: self.console_port}
         return {name: f"http://{HOST}:{port}" for name, port in ports.items() if port}
 
     def zookeeper_words(self) -> list[str]:
@@ -103,8 +112,9 @@ class Plan:
     def service_words(self, name: str) -> list[str]:
         """Return the arguments of `ottla` that run this HTTP service."""
         urls = self.service_urls
-        schemas = ["--registry", urls[REGISTRY]] if name == REST and REGISTRY in urls else []
-        return [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas]
+        schemas = ["--registry", urls[REGISTRY]] if name in (REST, CONSOLE) and REGISTRY in urls else []
+        own = ["-X", f"data.dir={self.data / CONSOLE}", "-X", "cluster.name=local"] if name == CONSOLE else []
+        return [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas, *own]
 
 
 def restart_delay_s(failures: int) -> float:
@@ -296,7 +306,7 @@ class LocalCluster:
             await asyncio.gather(*(self._wait_until_complete(port) for port in plan.ports.values()))
         await self._start(self._services)
         for name, addresses in {"brokers": plan.bootstrap, **plan.service_urls}.items():
-            self._say(f"{name:<8}  {addresses}{'' if name == 'brokers' else f'   {addresses}/docs sends requests'}")
+            self._say(f"{name:<8}  {addresses}{_HINTS.get(name, '').format(addresses)}")
         about = [f"{name}={url}" for name, url in plan.service_urls.items()]
         if self._zookeeper is not None:
             about.append(f"zookeeper={plan.zookeeper_connect}")

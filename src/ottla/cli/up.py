@@ -21,6 +21,7 @@ from ottla.env.disk import DIRECTORY_MODE, FILE_MODE
 PORT_DEFAULT = 9092
 REGISTRY_PORT_DEFAULT = 8081
 REST_PORT_DEFAULT = 8082
+CONSOLE_PORT_DEFAULT = 8080
 DATA_DEFAULT = "./data"
 BROKERS_MAX = 16
 _PORT_MAX = (1 << 16) - 1
@@ -58,8 +59,13 @@ _OWN_SETTINGS = {
     "--rest-port", metavar="PORT", type=click.IntRange(0, _PORT_MAX),
     help=f"Port of the REST proxy; 0 chooses a free port.  [default: {REST_PORT_DEFAULT}; 0 with --port 0]",
 )  # fmt: skip
+@click.option(
+    "--console-port", metavar="PORT", type=click.IntRange(0, _PORT_MAX),
+    help=f"Port of the console; 0 chooses a free port.  [default: {CONSOLE_PORT_DEFAULT}; 0 with --port 0]",
+)  # fmt: skip
 @click.option("--no-registry", is_flag=True, help="Run no schema registry.")
 @click.option("--no-rest", is_flag=True, help="Run no REST proxy.")
+@click.option("--no-console", is_flag=True, help="Run no console.")
 @click.option(
     "-X", "properties", metavar="KEY=VALUE", multiple=True, callback=parse_pairs,
     help="Set a setting of all brokers, such as num.partitions. Repeatable.",
@@ -71,22 +77,24 @@ def command(
     port: int,
     registry_port: int | None,
     rest_port: int | None,
+    console_port: int | None,
     no_registry: bool,
     no_rest: bool,
+    no_console: bool,
     properties: dict[str, str],
 ) -> None:
     """Run a cluster on this machine until SIGTERM or Ctrl-C.
 
-    Starts ZooKeeper, the brokers, the schema registry and the REST proxy, each as a process of its own, on 127.0.0.1.
-    Prints a line that starts with `ready`, with the addresses for clients, when all brokers know each other and both
-    services answer. A process that ends is started again; the wait before that doubles while its starts fail.
+    Starts ZooKeeper, the brokers, the schema registry, the REST proxy and the console, each as a process of its own, on
+    127.0.0.1. Prints a line that starts with `ready`, with the addresses for clients, when all brokers know each other
+    and the services answer. A process that ends is started again; the wait before that doubles while its starts fail.
     Brokers ask the registry for topics with `schema.validation`. DIR/broker-N.pid has the process id of broker N, and
-    DIR/broker-N its data; DIR/registry.pid and DIR/rest.pid have those of the services. The services stop first and
-    ZooKeeper last; a second Ctrl-C kills all processes.
+    DIR/broker-N its data; DIR/registry.pid, DIR/rest.pid and DIR/console.pid have those of the services. The services
+    stop first and ZooKeeper last; a second Ctrl-C kills all processes.
 
     One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need the extra
-    `spark`, which installs ZooKeeper and a Java runtime for it. The registry and the REST proxy need the extra `edge`
-    and are left out without it.
+    `spark`, which installs ZooKeeper and a Java runtime for it. The services need the extra `edge` and are left out
+    without it.
     """
     from ottla.cli.local_cluster import Plan, run_until_signal
 
@@ -97,6 +105,7 @@ def command(
     services = [
         Service("registry", "schema registry", REGISTRY_PORT_DEFAULT, registry_port, no_registry),
         Service("rest", "REST proxy", REST_PORT_DEFAULT, rest_port, no_rest),
+        Service("console", "console", CONSOLE_PORT_DEFAULT, console_port, no_console),
     ]
     _leave_out_uninstalled(services)
     with ExitStack() as stack:
@@ -111,13 +120,13 @@ def command(
         numbers = range(1, brokers + 1) if brokers > 1 else [_single_id(data)]
         ports = {number: _reserve(stack, port and port + index) for index, number in enumerate(numbers)}
         zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
-        registry, rest = (
+        registry, rest, console = (
             0 if service.is_left_out else _reserve(stack, service.port(port), service.port_remedy)
             for service in services
         )
         plan = Plan(
             data=data, ports=ports, zookeeper_port=zookeeper_port, registry_port=registry, rest_port=rest,
-            settings=properties, inherited=[lock],
+            console_port=console, settings=properties, inherited=[lock],
         )  # fmt: skip
         run_until_signal(plan, _print)
 
@@ -152,7 +161,9 @@ def _leave_out_uninstalled(services: Sequence[Service]) -> None:
         return
     if any(service.chosen is not None for service in wanted):
         raise Failure(missing_message(missing))
-    _print(f"without {' and '.join(service.title for service in wanted)}: {missing_message(missing)}")
+    *others, last = (service.title for service in wanted)
+    titles = f"{', '.join(others)} and {last}" if others else last
+    _print(f"without {titles}: {missing_message(missing)}")
     for service in wanted:
         service.is_left_out = True
 

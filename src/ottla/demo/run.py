@@ -53,6 +53,7 @@ from ottla.demo.show import (
     print_zones,
 )
 from ottla.demo.trace import trace_figure
+from ottla.demo.web_console import WebConsole
 from ottla.model.errors import OttlaError
 from ottla.pipeline import load
 from ottla.pipeline.layout import Layout
@@ -113,6 +114,8 @@ class Options:
     #: whether the listener may be another address than loopback
     insecure: bool = False
     metrics: str | None = None
+    #: URL of the console; None for no console
+    console: str | None = None
     #: where Spark runs; None for this machine
     master: str | None = None
     #: how long a killed process stays dead
@@ -154,7 +157,8 @@ class _Demo:
         self._clock_file = directory / "clock.json"
         self._lake = Lake(directory / "lake")
         # State
-        self._journal = Journal(echo=None if sys.stdout.isatty() else self._print_entry)
+        self._journal = Journal(echo=self._echo)
+        self._web: WebConsole | None = None
         self._scene = Scene(elapsed_s=lambda: self._journal.elapsed_s, entries=self._journal.entries)
         self._processes = Processes(
             directory, self._scene, self._journal, listener=options.listener, insecure=options.insecure,
@@ -244,6 +248,8 @@ class _Demo:
             self._journal.add(f"ottla broker: process {pid} serves {bootstrap}")
             with Cluster(bootstrap) as cluster:
                 create_topics(cluster)
+                if self._options.console is not None:
+                    self._web = WebConsole(bootstrap, self._directory, self._options.console)
                 spark = {**_SPARK, **({"spark.master": self._options.master} if self._options.master else {})}
                 write_declaration(
                     self._processes.file, brokers=bootstrap, storage="./lake", trigger=trigger, spark=spark
@@ -258,6 +264,8 @@ class _Demo:
                 yield cluster
         finally:
             self._stop_driver()
+            if self._web is not None:
+                self._web.stop()
             self._processes.stop_broker(self._signals.hurry)
 
     @property
@@ -442,10 +450,16 @@ class _Demo:
         # The terminal wraps long lines, so that paths and commands can be copied whole.
         self._console.print(Text(text), soft_wrap=True)
 
-    def _print_entry(self, entry: Entry) -> None:
-        self._print(f"{entry.time}  {entry.text}")
+    def _echo(self, entry: Entry) -> None:
+        if not sys.stdout.isatty():
+            self._print(f"{entry.time}  {entry.text}")
+        if self._web is not None:
+            self._web.show(entry)
 
     def _print_paths(self, bootstrap: str, log: Path) -> None:
+        if self._web is not None and (url := self._web.wait_until_ready()):
+            login = f"; log in as admin with the password {self._web.password} to change things"
+            self._print(f"Open {url} in a browser{login if self._web.password else ''}")
         self._print("While this runs, try in another terminal:")
         self._print_commands(commands_to_try(bootstrap, self._processes.file))
         logs = ", ".join(short_path(path) for path in (self._directory / "broker.log", self._processes.driver_log, log))

@@ -71,6 +71,11 @@ def test_commands_of_the_services(tmp_path: Path) -> None:
     assert plan.broker_words(1)[-2:] == ["-X", "schema.registry.url=http://127.0.0.1:8081"]
     other = Plan(data=tmp_path, ports={1: 9092}, registry_port=8081, settings={"schema.registry.url": "http://other:1"})
     assert other.broker_words(1)[-2:] == ["-X", "schema.registry.url=http://other:1"]
+    shown = Plan(data=tmp_path, ports={1: 9092}, registry_port=8081, console_port=8080)
+    assert shown.service_words("console") == [
+        "console", "--bootstrap", "127.0.0.1:9092", "--listen", "http://127.0.0.1:8080", "--registry",
+        "http://127.0.0.1:8081", "-X", f"data.dir={tmp_path / 'console'}", "-X", "cluster.name=local",
+    ]  # fmt: skip
     alone = Plan(data=tmp_path, ports={1: 9092}, rest_port=8082)
     assert list(alone.service_urls) == ["rest"]
     assert "--registry" not in alone.service_words("rest")
@@ -90,14 +95,16 @@ def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Plan, str]:
 def test_services_that_are_left_out_have_no_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--data", str(tmp_path), "--port", "0")
     both, _ = planned(monkeypatch, *words)
-    assert list(both.service_urls) == ["registry", "rest"]
-    assert not planned(monkeypatch, *words, "--no-registry", "--no-rest")[0].service_urls
+    assert list(both.service_urls) == ["registry", "rest", "console"]
+    assert not planned(monkeypatch, *words, "--no-registry", "--no-rest", "--no-console")[0].service_urls
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     assert planned(monkeypatch, *words, "--rest-port", str(port))[0].rest_port == port
 
 
-@pytest.mark.parametrize(("name", "title"), [("registry", "schema registry"), ("rest", "REST proxy")])
+@pytest.mark.parametrize(
+    ("name", "title"), [("registry", "schema registry"), ("rest", "REST proxy"), ("console", "console")]
+)
 def test_port_of_a_service_that_is_in_use_is_named_with_its_options(tmp_path: Path, name: str, title: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -113,8 +120,8 @@ def test_services_whose_packages_are_missing_are_left_out(tmp_path: Path, monkey
     words = ("--data", str(tmp_path), "--port", "0")
     plan, output = planned(monkeypatch, *words)
     remedy = extras.missing("uvicorn", extras.EDGE)
-    assert (plan.service_urls, output) == ({}, f"without schema registry and REST proxy: {remedy}\n")
-    assert planned(monkeypatch, *words, "--no-registry", "--no-rest")[1] == ""
+    assert (plan.service_urls, output) == ({}, f"without schema registry, REST proxy and console: {remedy}\n")
+    assert planned(monkeypatch, *words, "--no-registry", "--no-rest", "--no-console")[1] == ""
     assert remedy in refusal(*words, "--registry-port", "0")
 
 

@@ -50,6 +50,14 @@ class ChangeRecord:
             title=title, changes=rows,
         )  # fmt: skip
 
+    @classmethod
+    def event(cls, *, user: str, title: str) -> Self:
+        """Return a record of something that has happened, and that was not made in the console."""
+        return cls(
+            id=secrets.token_hex(8), outcome="done", time_ms=int(time.time() * 1000), user=user, address="",
+            title=title, changes=[],
+        )  # fmt: skip
+
     def ended(self, outcome: str, result: Sequence[str]) -> ChangeRecord:
         return ChangeRecord(
             id=self.id, outcome=outcome, time_ms=int(time.time() * 1000), user=self.user, address=self.address,

@@ -24,7 +24,9 @@ from ottla.edge.console.pages import BadInput, Download, Events, PageRequest, Pl
 from ottla.edge.console.roles import Role
 from ottla.edge.console.sessions import Caller, Sessions, caller_of
 from ottla.edge.console.settings import ConsoleSettings
+from ottla.edge.console.watch import ClusterWatch
 from ottla.edge.web.app import HttpError
+from ottla.env.tasks import Tasks
 from ottla.model.errors import OttlaError
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,15 @@ class Console:
         self.clusters = clusters
         self.sessions = sessions
         self.sections = [each for each in sections if each.is_available(self)]
+        self._watches = {each.name: ClusterWatch(each) for each in clusters.by_name.values()}
+        self._tasks = Tasks()
+        for each in self._watches.values():
+            self._tasks.keep(each.run, "read a cluster for the console")
         self._streams = 0
+
+    def watch(self, cluster: ClusterAccess) -> ClusterWatch:
+        """Return what reads this cluster while somebody looks at it."""
+        return self._watches[cluster.name]
 
     # -- pages --------------------------------------------------------------------------------------------------------
 
@@ -238,6 +248,7 @@ class Console:
         return rendering.redirect("/", {"set-cookie": self.sessions.log_out(caller)})
 
     async def close(self) -> None:
+        await self._tasks.stop()
         await asyncio.to_thread(self.clusters.close)
 
 

@@ -72,8 +72,8 @@ def _first_user(settings: ConsoleSettings) -> str:
             f"the file for the users of the console cannot be written: {error}; choose a directory with -X data.dir=DIR"
         ) from None
     sys.stderr.write(
-        f"ottla console: to change things, log in as {_USER} with the password {password}\n"
-        f"ottla console: it is shown once; {path} has its hash, and ottla user hash makes others\n"
+        f"log in as {_USER} with the password {password} to change things; it is shown once, {path} has its hash, and "
+        "ottla user hash makes others\n"
     )
     sys.stderr.flush()
     return str(path)

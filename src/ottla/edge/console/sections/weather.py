@@ -1,15 +1,26 @@
-"""The first page: what is wrong with the cluster, and its main figures."""
+"""The first page, to be left open: what is wrong with the cluster, and its main figures, renewed every two seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, Final
 
-from ottla.admin.client import AdminClient
+from ottla.edge.console import rendering
+from ottla.edge.console.changes import read_last
 from ottla.edge.console.console import Console
-from ottla.edge.console.pages import PageRequest, Route, View
+from ottla.edge.console.pages import Events, PageRequest, Route, View
+from ottla.edge.console.watch import WatchState
+from ottla.health.findings import Finding, Severity
+from ottla.model.errors import OttlaError
 
-_AGE_S = 2.0
+_CHANGES_AGE_S: Final = 5.0
+_CHANGES_SHOWN: Final = 8
+_HOUR_MS: Final = 3_600_000
+_FINDINGS_SHOWN: Final = 50
+_NAMES_SHOWN: Final = 6
+_TOPICS_SHOWN: Final = 8
+_WORDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 
 
 class Weather:
@@ -21,22 +32,87 @@ class Weather:
         return True
 
     def routes(self) -> Sequence[Route]:
-        return [Route("", self.show, summary="Show what is wrong with the cluster.")]
+        return [
+            Route("", self.show, summary="Show what is wrong with the cluster."),
+            Route("live", self.live, summary="Get the first page again after each reading, as events."),
+        ]
 
     async def show(self, page: PageRequest) -> View:
-        figures = await page.read("weather", _figures, age_s=_AGE_S)
-        return View("weather/show.html", page.cluster.name, figures, commands=("ottla cluster status", "ottla doctor"))
+        state = await page.console.watch(page.cluster).first()
+        data = await _data(page, state)
+        word = data["worst"] or ("" if data["is_reading"] else "ok")
+        commands = ("ottla doctor", "ottla cluster status", "kafka-topics --describe --under-replicated-partitions")
+        return View("weather/show.html", page.cluster.name, data, state=word, commands=commands)
+
+    async def live(self, page: PageRequest) -> Events:
+        return Events(_live(page))
 
 
-def _figures(client: AdminClient) -> dict[str, Any]:
-    metadata = client.metadata()
-    topics = client.topics()
-    partitions = [each for topic in topics.values() for each in topic.partitions]
+async def _live(page: PageRequest) -> AsyncIterator[tuple[str, str]]:
+    async for state in page.console.watch(page.cluster).changes():
+        data = await _data(page, state)
+        yield "weather", rendering.part("weather/body.html", cluster=page.cluster.name, **data)
+
+
+async def _data(page: PageRequest, state: WatchState) -> dict[str, Any]:
+    """Return the figures of the page."""
+    figures = weather(state)
+    try:
+        topic = page.console.settings.changes_topic
+        rows = await page.read("changes", partial(read_last, topic=topic), age_s=_CHANGES_AGE_S)
+    except OttlaError:
+        rows = []  # the problem of the cluster is on the page already
+    newest = figures["updated_ms"] or 0
+    recent = [row for row in rows if row["began_ms"] > newest - _HOUR_MS][:_CHANGES_SHOWN]
     return {
-        "brokers": [{"id": node.node_id, "host": node.host, "port": node.port} for node in metadata.brokers],
-        "controller": metadata.controller_id,
-        "topics": len(topics),
-        "partitions": len(partitions),
-        "offline": [str(each.name) for each in partitions if each.leader is None],
-        "under_replicated": [str(each.name) for each in partitions if each.is_under_replicated],
+        **figures,
+        "recent": [{key: row[key] for key in ("began_ms", "user", "title", "outcome")} for row in recent],
     }
+
+
+def weather(state: WatchState) -> dict[str, Any]:
+    """Return what is known of a cluster as values of JSON."""
+    picture, history = state.picture, state.history
+    rates = sorted(history.topic_rates.items(), key=lambda row: (-row[1], row[0]))[:_TOPICS_SHOWN]
+    groups = state.lag_in_time
+    return {
+        "is_reading": not state.number,
+        "problem": state.problem,
+        "updated_ms": state.reading.read_at_ms if state.reading else None,
+        "worst": _WORDS[max(each.severity for each in state.findings)] if _serious(state.findings) else "",
+        "findings": [_finding(each) for each in state.findings[:_FINDINGS_SHOWN]],
+        "findings_total": len(state.findings),
+        "controller": picture.controller_id if picture else None,
+        "brokers": [
+            {"id": each.id, "problem": each.problem, "leaders": _count(picture, each.id, leads=True),
+             "replicas": _count(picture, each.id, leads=False),
+             "bytes": sum(one.size_bytes for one in each.directories) if each.directories else None}
+            for each in (picture.brokers.values() if picture else ())
+        ],
+        "topics_total": len(picture.topics) if picture else None,
+        "partitions_total": sum(len(each.partitions) for each in picture.topics.values()) if picture else None,
+        "groups_total": len(state.reading.groups) if state.reading else None,
+        "hanging_total": len(picture.hanging) if picture else None,
+        "records_per_s": history.records_per_s,
+        "rates": [each.records_per_s for each in history.totals],
+        "lag": history.totals[-1].lag if history.totals else None,
+        "lags": [each.lag for each in history.totals],
+        "time_lag_ms": max((each.time_lag_ms or 0 for each in groups.values()), default=None),
+        "busiest": [{"topic": topic, "records_per_s": rate} for topic, rate in rates if rate > 0],
+    }  # fmt: skip
+
+
+def _serious(findings: Sequence[Finding]) -> bool:
+    return any(each.severity > Severity.INFO for each in findings)
+
+
+def _finding(each: Finding) -> dict[str, Any]:
+    return {
+        "check": each.check, "severity": _WORDS[each.severity], "text": each.text, "advice": each.advice,
+        "kind": each.kind, "names": list(each.names[:_NAMES_SHOWN]), "names_total": len(each.names),
+    }  # fmt: skip
+
+
+def _count(picture: Any, broker: int, *, leads: bool) -> int:
+    partitions = (each for topic in picture.topics.values() for each in topic.partitions)
+    return sum(each.leader == broker if leads else broker in each.replicas for each in partitions)
