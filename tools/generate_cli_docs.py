@@ -53,8 +53,9 @@ option, `-X`, `--command-config`, the environment, the default.
 ## Output
 
 `-o table` is for people. `-o json` and `-o yaml` are for programs: field names are those of Kafka's REST
-API v3 and do not change. `-o name` prints one name per line. Commands that stream records have `-o text` and
-`-o json`, one object per line.
+API v3 and do not change. `-o csv` has these names as columns, and `-o csv-safe` is CSV for spreadsheets, see
+[the command line](../guides/command-line.md#output-as-csv). `-o name` prints one name per line. Commands that stream
+records have `-o text` and `-o json`, one object per line.
 
 ## Completion
 

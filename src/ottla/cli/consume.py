@@ -13,12 +13,21 @@ import click
 
 from ottla.admin.failure import NotFound
 from ottla.cli.connection import ClusterOptions, connection_options
+from ottla.cli.csv_rows import csv_line
 from ottla.cli.duration import current_time_ms
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.offsets import partitions_of
-from ottla.cli.output import JSON, TEXT, abandon_stdout, output_option
+from ottla.cli.output import CSV_FORMATS, CSV_SAFE, JSON, TEXT, abandon_stdout, output_option
 from ottla.cli.position import LogBounds, PartitionSpan, Span, parse_span, resolve_span
-from ottla.cli.record_format import DecodedMessage, Render, compile_format, decode_escapes, render_envelope
+from ottla.cli.record_format import (
+    ENVELOPE_FIELDS,
+    DecodedMessage,
+    Render,
+    compile_format,
+    csv_render,
+    decode_escapes,
+    render_envelope,
+)
 from ottla.cli.registry_options import RegistryAddress, registry_address_options
 from ottla.cli.schema_records import RecordDecoder, parse_serializations
 from ottla.model.types import TopicPartition
@@ -95,7 +104,7 @@ _POLL_S = 0.2
 @click.option("--skip-bad", is_flag=True, help="With -s: report records that cannot be decoded, and continue.")
 @registry_address_options
 @connection_options
-@output_option(TEXT, JSON, default=TEXT)
+@output_option(TEXT, JSON, *CSV_FORMATS, default=TEXT)
 def command(
     *,
     topics: tuple[str, ...],
@@ -127,7 +136,8 @@ def command(
     stdout = sys.stdout.buffer
     span = _parse_positions(positions)
     null_text = b"NULL" if null else b""
-    render = _make_render(template, delimiter, null_text, envelope or output == JSON, terminal=stdout.isatty())
+    output = JSON if envelope else output
+    render = _make_render(template, delimiter, null_text, output, terminal=stdout.isatty())
     cluster = connection.connect()
     committed = isolation_level == "read_committed"
     spans, starts = _plan(cluster, topics, partitions, span, committed=committed, exit_at_end=exit_at_end)
@@ -143,6 +153,9 @@ def command(
                 registry = stack.enter_context(registry_address.open())
                 decode = RecordDecoder(registry, schema_types, skip_bad=skip_bad).decode
             reader.assign(starts)
+            if output in CSV_FORMATS:
+                stdout.write(csv_line(ENVELOPE_FIELDS).encode())
+                stdout.flush()
             copy_records(reader, spans, render, stdout, count=count, decode=decode)
         except KeyboardInterrupt:
             # Without -e the command ends with Ctrl-C, which is not a failure.
@@ -205,11 +218,11 @@ def _parse_positions(positions: tuple[str, ...]) -> Span:
         raise click.BadParameter(str(error), param_hint="'-O'") from None
 
 
-def _make_render(template: str | None, delimiter: str, null: bytes, envelope: bool, *, terminal: bool) -> Render:
-    if envelope:
+def _make_render(template: str | None, delimiter: str, null: bytes, output: str, *, terminal: bool) -> Render:
+    if output != TEXT:
         if template is not None:
-            raise click.UsageError("-f and JSON output cannot be combined")
-        return render_envelope
+            raise click.UsageError(f"-f and {'JSON' if output == JSON else 'CSV'} output cannot be combined")
+        return render_envelope if output == JSON else csv_render(safe=output == CSV_SAFE, terminal=terminal)
     if template is not None:
         try:
             return compile_format(template, null=null, terminal=terminal)

@@ -44,6 +44,7 @@ _LIST_COLUMNS = (
     Column("STATE", "state"),
     Column("PROTOCOL TYPE", "protocol_type"),
 )
+_LIST_FIELDS = ("consumer_group_id", "is_simple", "type", "state", "protocol_type")
 _OFFSET_COLUMNS = (
     Column("TOPIC", "topic_name"),
     Column("PARTITION", "partition_id"),
@@ -94,7 +95,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Clu
         for group in groups
         if (not states or group.state in states) and (not types or group.group_type in types)
     ]
-    print_rows(rows, _LIST_COLUMNS, output, "consumer_group_id")
+    print_rows(rows, _LIST_COLUMNS, output, "consumer_group_id", fields=_LIST_FIELDS)
     warn_incomplete(failures)
 
 
@@ -119,7 +120,8 @@ def describe(
     Shows all partitions of the topics in which the group has commits or assigned partitions. TIME-LAG is the age of
     the first record that is not consumed yet, read from the log. A dash means unknown: a partition without a commit
     has no lag, which differs from a lag of 0. The states Assigning and Reconciling of groups of type consumer are
-    shown as Unknown.
+    shown as Unknown. With -o csv: a line for each partition, with only --members for each member, with only --state
+    for each group.
     """
     everything = not (with_state or with_members or with_offsets)
     cluster = connection.connect()
@@ -138,7 +140,10 @@ def describe(
     if output != TABLE:
         hidden = {view for view in ("members", "offsets") if not wanted[view]}
         described = [{key: value for key, value in row.items() if key not in hidden} for row in described]
-    print_descriptions(described, lambda row: _format_description(row, wanted), output, "consumer_group_id")
+    detail = "offsets" if wanted["offsets"] else "members" if with_members else ""
+    print_descriptions(
+        described, lambda row: _format_description(row, wanted), output, "consumer_group_id", detail=detail
+    )
     _fail_if_missing(states)
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+#: the output of --export: lines that --from-file reads
+_OFFSETS_FILE = "offsets-file"
 _COLUMNS = (
     Column("GROUP", "consumer_group_id"),
     Column("TOPIC", "topic_name"),
@@ -173,7 +175,7 @@ def reset(
         names = _committed_partitions(cluster, committed) if all_topics else _named_partitions(cluster, topics)
     plan = make_plan(cluster, names, committed, target)
     undone = "" if export else "nothing was changed; add --execute to commit this"
-    _run(cluster, state, plan, execute=execute, undone=undone, output="csv" if export else output)
+    _run(cluster, state, plan, execute=execute, undone=undone, output=_OFFSETS_FILE if export else output)
 
 
 def _parse_where(text: str) -> Target:
@@ -335,7 +337,7 @@ def _run(
 def _print_plan(
     group: GroupState, plan: Sequence[PlannedOffset], failures: Mapping[TopicPartition, Failure], output: str
 ) -> None:
-    if output == "csv":
+    if output == _OFFSETS_FILE:
         for planned in plan:
             click.echo(f"{planned.name.topic},{planned.name.partition},{planned.new}")
         return

@@ -1,4 +1,4 @@
-"""Output of commands: tables for people, JSON and YAML for programs, names alone for the shell."""
+"""Output of commands: tables for people, JSON, YAML and CSV for programs, names alone for the shell."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from ottla.cli.csv_rows import format_csv
 from ottla.model.figures import format_count as format_count
 from ottla.model.figures import format_first as format_first
 from ottla.model.printable import escape_controls, shown
@@ -20,6 +21,10 @@ YAML = "yaml"
 NAME = "name"
 #: the format of commands that print text instead of rows
 TEXT = "text"
+CSV = "csv"
+#: CSV in which no value is a formula of a spreadsheet
+CSV_SAFE = "csv-safe"
+CSV_FORMATS = (CSV, CSV_SAFE)
 FORMATS = (TABLE, JSON, YAML, NAME)
 
 #: a row: fields named as in version 3 of the REST API, with values that JSON can represent
@@ -36,11 +41,18 @@ class Column(NamedTuple):
 
 
 def output_option(*formats: str, default: str = TABLE) -> Callable[[_Function], _Function]:
-    """Add -o/--output with these formats; the function gets an `output`."""
+    """Add -o/--output with these formats, and CSV for a table; the function gets an `output`."""
+    offered = formats or FORMATS
+    if TABLE in offered:
+        offered = (
+            *(each for each in offered if each != NAME),
+            *CSV_FORMATS,
+            *(each for each in offered if each == NAME),
+        )
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(formats or FORMATS),
+        type=click.Choice(offered),
         default=default,
         show_default=True,
         help="Output format.",
@@ -48,34 +60,61 @@ def output_option(*formats: str, default: str = TABLE) -> Callable[[_Function], 
 
 
 def print_rows(
-    rows: Sequence[Row], columns: Sequence[Column], output: str, name_field: str = "", *, empty: str = ""
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    output: str,
+    name_field: str = "",
+    *,
+    empty: str = "",
+    fields: Sequence[str] = (),
 ) -> None:
     """Print rows in the chosen format. Instead of a table without rows print `empty`, if it is given.
 
-    Names are escaped, because a name with a newline would look like two names to the next command.
+    `fields` are the fields of the rows, if they are not those of the columns: CSV without rows has them too. Names are
+    escaped, because a name with a newline would look like two names to the next command.
     """
     if output == TABLE:
         click.echo(format_table(columns, rows) if rows or not empty else empty)
     elif output == NAME:
         for row in rows:
             click.echo(shown(str(row[name_field])))
+    elif output in CSV_FORMATS:
+        print_csv(rows, output, fields or (() if rows else [column.field for column in columns]))
     else:
         print_data(list(rows), output)
 
 
 def print_descriptions(
-    rows: Sequence[Row], format_description: Callable[[dict[str, Any]], str], output: str, name_field: str
+    rows: Sequence[Row],
+    format_description: Callable[[dict[str, Any]], str],
+    output: str,
+    name_field: str,
+    *,
+    detail: str = "",
 ) -> None:
-    """Print descriptions in the chosen format, for people with an empty line between two of them."""
+    """Print descriptions in the chosen format, for people with an empty line between two of them.
+
+    CSV has a line for each item of the list `detail`, if it is given, with the name in front.
+    """
     if output == TABLE:
         click.echo("\n\n".join(format_description(dict(row)) for row in rows), nl=bool(rows))
+    elif output in CSV_FORMATS and detail:
+        print_csv([{name_field: row[name_field], **item} for row in rows for item in row[detail]], output, [name_field])
     else:
         print_rows(rows, (), output, name_field)
 
 
+def print_csv(rows: Iterable[Row], output: str, fields: Sequence[str] = ()) -> None:
+    """Print rows as CSV. On a terminal, control characters in the values are escaped."""
+    lines = "".join(format_csv(rows, fields, safe=output == CSV_SAFE))
+    click.echo(escape_controls(lines, keep="\r\n\t") if sys.stdout.isatty() else lines, nl=False)
+
+
 def print_data(data: Any, output: str) -> None:
-    """Print any plain structure as JSON or YAML."""
-    if output == YAML:
+    """Print any plain structure as JSON or YAML, or an object or a list of objects as CSV."""
+    if output in CSV_FORMATS:
+        print_csv(data if isinstance(data, list) else [data], output)
+    elif output == YAML:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=False)

@@ -14,10 +14,11 @@ import click
 
 from ottla.admin.failure import Failure, NotHealthy
 from ottla.cli.connection import ClusterOptions, connection_options
+from ottla.cli.csv_rows import csv_line
 from ottla.cli.duration import current_time_ms
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.options import Decorator, Parsed
-from ottla.cli.output import JSON, TEXT, format_count, output_option, print_json_line
+from ottla.cli.output import CSV_FORMATS, CSV_SAFE, JSON, TEXT, format_count, output_option, print_json_line
 from ottla.cli.position import parse_time_ms
 from ottla.cli.produce_waiting import LIMIT_MS_DEFAULT, Waiting
 from ottla.cli.record_format import decode_escapes
@@ -31,6 +32,8 @@ _CHUNK_BYTES = 1 << 16
 #: the largest message.max.bytes that librdkafka accepts: no longer record can be sent
 _RECORD_BYTES_MAX = 1_000_000_000
 _IDLE_S = 0.1
+
+_DELIVERY_FIELDS = ("topic", "partition", "offset", "ts", "key", "size")
 
 Header = tuple[str, str | bytes | None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -146,7 +149,7 @@ class InputRecord(NamedTuple):
 @_schema_choice(KEY)
 @registry_address_options
 @connection_options
-@output_option(TEXT, JSON, default=TEXT)
+@output_option(TEXT, JSON, *CSV_FORMATS, default=TEXT)
 def command(
     *,
     topic: str,
@@ -205,7 +208,7 @@ def command(
         }
     )
     waiting = Waiting(cluster, topic, partition, connection.properties)
-    deliveries = Deliveries(topic, each_as_json=output == JSON, describe_timeout=waiting.describe_timeout)
+    deliveries = Deliveries(topic, print_each=_delivery_printer(output), describe_timeout=waiting.describe_timeout)
 
     def look() -> None:
         waiting.look(deliveries.in_flight_count, deliveries.completed_count)
@@ -307,13 +310,25 @@ def send_all(
             deliveries.on_refusal(failure)
 
 
+def _delivery_printer(output: str) -> Callable[[dict[str, Any]], None] | None:
+    if output in CSV_FORMATS:
+        click.echo(csv_line(_DELIVERY_FIELDS), nl=False)
+        return lambda fields: click.echo(csv_line(fields.values(), safe=output == CSV_SAFE), nl=False)
+    return print_json_line if output == JSON else None
+
+
 class Deliveries:
     """Counts the records that are stored and those that have failed."""
 
-    def __init__(self, topic: str, *, each_as_json: bool, describe_timeout: Callable[[], str]) -> None:
-        """`describe_timeout` returns why the cluster has not acknowledged records in time."""
+    def __init__(
+        self, topic: str, *, print_each: Callable[[dict[str, Any]], None] | None, describe_timeout: Callable[[], str]
+    ) -> None:
+        """`print_each` gets the fields of each stored record, if they are to be printed.
+
+        `describe_timeout` returns why the cluster has not acknowledged records in time.
+        """
         self._topic = topic
-        self._each_as_json = each_as_json
+        self._print_each = print_each
         self._describe_timeout = describe_timeout
         self._stored: Counter[int] = Counter()
         self._error_count = 0
@@ -335,9 +350,9 @@ class Deliveries:
             self._note_error(error.str())
             return
         self._stored[message.partition() or 0] += 1
-        if self._each_as_json:
+        if self._print_each is not None:
             key, value = message.key(), message.value()
-            print_json_line(
+            self._print_each(
                 {
                     "topic": message.topic(),
                     "partition": message.partition(),

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from ottla.cli.csv_rows import csv_line
 from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ _LITERALS = re.compile(_LITERAL, re.DOTALL)
 _PIECES = re.compile(r"%(?P<token>.)(?:\{(?P<encoding>[^}]*)\})?|" + _LITERAL, re.DOTALL)
 #: kcat's names for where a timestamp comes from, by the client's number
 _TIMESTAMP_TYPES = ("unknown", "create", "logappend")
+#: the fields that an envelope may have
+ENVELOPE_FIELDS = (
+    "topic", "partition", "offset", "tstype", "ts", "headers", "key", "key_encoding", "key_schema_id", "payload",
+    "payload_encoding", "value_schema_id",
+)  # fmt: skip
 
 
 class DecodedPart(NamedTuple):
@@ -89,6 +95,21 @@ def render_envelope(message: Message | DecodedMessage) -> bytes:
 
     A key or value with a schema is the JSON value itself, and a field has the id of the schema.
     """
+    return _json_line(_envelope(message)) + b"\n"
+
+
+def csv_render(*, safe: bool, terminal: bool) -> Render:
+    """Return the function that formats a record as a line of CSV, with the columns ENVELOPE_FIELDS."""
+
+    def render(message: Message | DecodedMessage) -> bytes:
+        envelope = _envelope(message)
+        line = csv_line([envelope.get(field) for field in ENVELOPE_FIELDS], safe=safe)
+        return (escape_controls(line, keep="\r\n\t") if terminal else line).encode("utf-8", "backslashreplace")
+
+    return render
+
+
+def _envelope(message: Message | DecodedMessage) -> dict[str, Any]:
     kind, timestamp = message.timestamp()
     envelope: dict[str, Any] = {
         "topic": message.topic(),
@@ -109,7 +130,7 @@ def render_envelope(message: Message | DecodedMessage) -> bytes:
         for field, name, part in (("key", "key", message.decoded_key), ("payload", "value", message.decoded_value)):
             if part is not None:
                 envelope[field], envelope[f"{name}_schema_id"] = part.value, part.schema_id
-    return _json_line(envelope) + b"\n"
+    return envelope
 
 
 def _compile_token(token: str, encoding: str | None, null: bytes, show: Callable[[bytes], bytes]) -> Render:

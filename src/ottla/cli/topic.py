@@ -37,6 +37,7 @@ _LIST_COLUMNS = (
     Column("PARTITIONS", "partitions_count"),
     Column("REPLICAS", "replication_factor"),
 )
+_SUMMARY_FIELDS = ("topic_name", "is_internal", "partitions_count", "replication_factor")
 _PARTITION_COLUMNS = (
     Column("PARTITION", "partition_id"),
     Column("LEADER", "leader"),
@@ -141,7 +142,7 @@ def list_topics(
         raise NotFound(f"topic {', '.join(missing)} does not exist; 'ottla topic list' shows all")
     topics = [topic for topic in known.values() if matches(topic.name)]
     rows = [_summary(topic) for topic in topics if not (exclude_internal and topic.internal)]
-    print_rows(rows, _LIST_COLUMNS, output, "topic_name")
+    print_rows(rows, _LIST_COLUMNS, output, "topic_name", fields=_SUMMARY_FIELDS)
 
 
 @command.command("describe")
@@ -160,7 +161,10 @@ def describe(
     connection: ClusterOptions,
     output: str,
 ) -> None:
-    """Describe topics. Without -s, -c or -p: summary and partitions."""
+    """Describe topics. Without -s, -c or -p: summary and partitions.
+
+    With -o csv: a line for each partition, with only -c for each setting, with only -s for each topic.
+    """
     if not (with_summary or with_configs or with_partitions):
         with_summary = with_partitions = True
     cluster = connection.connect()
@@ -175,7 +179,10 @@ def describe(
                 for entry in cluster.describe_config("topic", topic.name)
             ]
         described.append(row)
-    print_descriptions(described, lambda row: _format_description(row, with_summary), output, "topic_name")
+    detail = "partitions" if with_partitions else "configs" if with_configs else ""
+    print_descriptions(
+        described, lambda row: _format_description(row, with_summary), output, "topic_name", detail=detail
+    )
 
 
 @command.command("alter")

@@ -66,6 +66,10 @@ _OPEN_COLUMNS = (
 )
 
 
+_OPEN_FIELDS = (
+    "topic_name", "partition_id", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset",
+    "last_timestamp", "age_ms",
+)  # fmt: skip
 _DURATION = Parsed("duration", parse_duration_ms)
 
 
@@ -383,4 +387,4 @@ def _print_open(rows: Sequence[dict[str, Any]], output: str) -> None:
         ]
     elif output == NAME:
         rows = [{"name": f"{row['topic_name']}-{row['partition_id']}"} for row in rows]
-    print_rows(rows, _OPEN_COLUMNS, output, "name")
+    print_rows(rows, _OPEN_COLUMNS, output, "name", fields=() if output == TABLE else _OPEN_FIELDS)
