@@ -35,6 +35,9 @@ settings.load_profile("ottla")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Commands that a test runs do not use the profile of the user.
+os.environ["OTTLA_PROFILE"] = ""
+
 # `make campaign NAME=transactions-divided`
 if divided_cluster.SWITCH in os.environ:
     divided_cluster.replace_brokers()

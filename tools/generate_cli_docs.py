@@ -44,7 +44,8 @@ failed.
 ## Finding the cluster
 
 Every command that connects to a cluster has these options. A property is taken from the first of: its own
-option, `-X`, `--command-config`, the environment, the default.
+option, `-X`, `--command-config`, a [profile](../guides/command-line.md#profiles-named-connections) that `--profile`
+names, the environment, another profile, the default.
 
 {common}
 
@@ -110,9 +111,9 @@ def _walk(path: str, command: click.Command) -> Iterator[tuple[str, click.Comman
 def _format_command(path: str, command: click.Command, shared: Mapping[str, str | None]) -> str:
     arguments = [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    own = [option for option in options if shared.get(option.name) != option.help]
-    usage = " ".join([path, "[OPTIONS]", *(_metavar(argument) for argument in arguments)])
     connects = any(option.name == "bootstrap_server" for option in options)
+    own = [option for option in options if not connects or shared.get(option.name) != option.help]
+    usage = " ".join([path, "[OPTIONS]", *(_metavar(argument) for argument in arguments)])
     pieces = [f"## {path}", f"    {usage}", inspect.cleandoc(command.help or "").replace("\b\n", "")]
     if own:
         pieces.append(_format_options(own))

@@ -1,6 +1,7 @@
 """The options with which commands find their cluster.
 
-The first of these that has a property wins: its own flag, -X, --command-config, the environment, the default.
+The first of these that has a property wins: its own flag, -X, --command-config, a profile that --profile names, the
+environment, another profile, the default. See `profiles` for the profile of a command.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.options import gathered_options
+from ottla.cli.profiles import Choice, chosen, profile_option
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
@@ -56,10 +58,10 @@ def _connection(
     bootstrap_server: str | None, properties: dict[str, str], command_config: str | None, timeout: float
 ) -> ClusterOptions:
     filed = load_properties(command_config) if command_config is not None else {}
-    return make_connection(bootstrap_server, properties, filed, timeout)
+    return make_connection(bootstrap_server, properties, filed, timeout, choice=chosen())
 
 
-#: -b, -X, --command-config and --timeout; the command gets a `connection`
+#: -b, -X, --command-config, --timeout and --profile; the command gets a `connection`
 connection_options = gathered_options(
     "connection",
     _connection,
@@ -91,21 +93,45 @@ connection_options = gathered_options(
         show_default=True,
         help="Time limit for each request to the cluster.",
     ),
+    profile_option,
 )
 
 
 def make_connection(
-    bootstrap: str | None, properties: Mapping[str, str], filed: Mapping[str, str], timeout_s: float
+    bootstrap: str | None,
+    properties: Mapping[str, str],
+    filed: Mapping[str, str],
+    timeout_s: float,
+    *,
+    choice: Choice | None = None,
 ) -> ClusterOptions:
     merged = {**filed, **properties}
-    inherited = merged.pop("bootstrap.servers", None) or merged.pop("metadata.broker.list", None)
-    named = bootstrap or inherited or os.environ.get(BOOTSTRAP_ENVIRONMENT)
+    given = bootstrap or _pop_address(merged)
+    if choice is None:
+        named = given or os.environ.get(BOOTSTRAP_ENVIRONMENT)
+    else:
+        own, address = choice_properties(choice)
+        named, is_used = choice.address(given, address, BOOTSTRAP_ENVIRONMENT)
+        merged = {**own, **merged} if is_used else merged
     return ClusterOptions(
         bootstrap=named or BOOTSTRAP_DEFAULT,
         bootstrap_named=named is not None,
         properties=_translate_java(merged),
         timeout_s=timeout_s,
     )
+
+
+def choice_properties(choice: Choice) -> tuple[dict[str, str], str | None]:
+    """Return the properties of a profile and of the file that it names, and the address. Its own take precedence."""
+    path = choice.profile.command_config
+    properties = {**(load_properties(path) if path is not None else {}), **choice.profile.properties}
+    address = _pop_address(properties)
+    return properties, choice.profile.bootstrap or address
+
+
+def _pop_address(properties: dict[str, str]) -> str | None:
+    found = [properties.pop(name, None) for name in ("bootstrap.servers", "metadata.broker.list")]
+    return found[0] or found[1]
 
 
 def load_properties(path: str) -> dict[str, str]:

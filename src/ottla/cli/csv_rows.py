@@ -26,7 +26,8 @@ def format_csv(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = (), *,
     flat = [_flatten(row) for row in rows]
     names = dict.fromkeys((*fields, *(name for row in flat for name in row)))
     # A nested object that is null in one row has columns in another one.
-    nested = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
+    null = {name for name in names if all(row.get(name) is None for row in flat)}
+    nested = {name for name in null if any(other.startswith(f"{name}.") for other in names)}
     columns = [name for name in names if name not in nested]
     yield csv_line(columns, safe=safe)
     for row in flat:

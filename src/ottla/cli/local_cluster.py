@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ottla.cli.profiles import PROFILE_ENVIRONMENT
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
 from ottla.model.errors import OttlaError
@@ -202,7 +203,8 @@ class Process:
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ottla", *self._words,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "OTTLA_END_WITH_STDIN": "1"}, limit=_LINE_BYTES_MAX, pass_fds=tuple(self._inherited),
+            env={**os.environ, "OTTLA_END_WITH_STDIN": "1", PROFILE_ENVIRONMENT: ""}, limit=_LINE_BYTES_MAX,
+            pass_fds=tuple(self._inherited),
             # Ctrl-C of a terminal reaches this process only, which stops the others in their order.
             start_new_session=True,
         )  # fmt: skip

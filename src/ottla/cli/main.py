@@ -35,6 +35,7 @@ _NAMES = (
     "perf",
     "pipeline",
     "produce",
+    "profile",
     "quota",
     "registry",
     "rest",

@@ -14,6 +14,7 @@ import click
 from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.cli.connection import parse_pairs
 from ottla.cli.options import Function, gathered_options
+from ottla.cli.profiles import chosen, profile_option
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
@@ -50,10 +51,15 @@ class RegistryAddress:
 
 
 def _address(url: str | None, registry_properties: dict[str, str]) -> RegistryAddress:
-    return RegistryAddress(url or os.environ.get(REGISTRY_ENVIRONMENT, REGISTRY_DEFAULT), registry_properties)
+    choice = chosen()
+    if choice is None:
+        return RegistryAddress(url or os.environ.get(REGISTRY_ENVIRONMENT) or REGISTRY_DEFAULT, registry_properties)
+    found, is_used = choice.address(url, choice.profile.registry, REGISTRY_ENVIRONMENT)
+    own = choice.profile.registry_properties if is_used else {}
+    return RegistryAddress(found or REGISTRY_DEFAULT, {**own, **registry_properties})
 
 
-#: --registry and -R; the command gets a `registry_address`
+#: --registry, -R and --profile; the command gets a `registry_address`
 registry_address_options = gathered_options(
     "registry_address",
     _address,
@@ -72,6 +78,7 @@ registry_address_options = gathered_options(
         callback=parse_pairs,
         help="Set a property of the registry's client, such as basic.auth.user.info. Repeatable.",
     ),
+    profile_option,
 )
 
 

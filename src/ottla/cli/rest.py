@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ottla.cli.profiles import chosen
 from ottla.cli.service_options import service_options
 
 
@@ -21,4 +22,9 @@ def command(texts: dict[str, str], registry: str | None) -> None:
 
     if registry is not None:
         texts.setdefault("schema.registry.url", registry)
+    choice = chosen()
+    if choice is not None and choice.profile.registry and "schema.registry.url" not in texts:
+        texts["schema.registry.url"] = choice.profile.registry
+        for name, text in choice.profile.registry_properties.items():
+            texts.setdefault(f"schema.registry.{name}", text)
     raise SystemExit(run(texts))

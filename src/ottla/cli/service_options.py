@@ -8,8 +8,9 @@ import os
 import click
 
 from ottla.admin.failure import Failure
-from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, parse_pairs
+from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, choice_properties, parse_pairs
 from ottla.cli.options import Decorator, gathered_options
+from ottla.cli.profiles import chosen, profile_option
 from ottla.env.process import read_settings_file
 from ottla.model import extras
 from ottla.model.settings import parse_properties
@@ -19,7 +20,7 @@ PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "google.protobuf", "ji
 
 
 def service_options(listen_default: str) -> Decorator:
-    """Add --listen, --bootstrap, --config, --insecure and -X; the command gets `texts`, the settings by name.
+    """Add --listen, --bootstrap, --config, --insecure, -X and --profile; the command gets the settings, `texts`.
 
     -X takes precedence over the other options, and these over the file.
     """
@@ -43,8 +44,7 @@ def service_options(listen_default: str) -> Decorator:
             texts["allow.insecure.listeners"] = "true"
         texts |= properties
         texts.setdefault("listeners", listen_default)
-        if not any(name.endswith("bootstrap.servers") for name in texts):
-            texts["bootstrap.servers"] = os.environ.get(BOOTSTRAP_ENVIRONMENT, BOOTSTRAP_DEFAULT)
+        _name_cluster(texts)
         return texts
 
     return gathered_options(
@@ -81,7 +81,28 @@ def service_options(listen_default: str) -> Decorator:
             callback=parse_pairs,
             help="Set a setting, such as listeners. Those of the service's Kafka client begin with client. Repeatable.",
         ),
+        profile_option,
     )
+
+
+def _name_cluster(texts: dict[str, str]) -> None:
+    """Add the address of the cluster if it is missing, and the properties of the profile that are for this address."""
+    from ottla.admin.client import is_client_property
+
+    given = next((text for name, text in texts.items() if name.endswith("bootstrap.servers")), None)
+    choice = chosen()
+    properties: dict[str, str] = {}
+    if choice is None:
+        found = given or os.environ.get(BOOTSTRAP_ENVIRONMENT)
+    else:
+        own, address = choice_properties(choice)
+        found, is_used = choice.address(given, address, BOOTSTRAP_ENVIRONMENT)
+        properties = own if is_used else {}
+    if given is None:
+        texts["bootstrap.servers"] = found or BOOTSTRAP_DEFAULT
+    for name, text in properties.items():
+        if is_client_property(name):
+            texts.setdefault(f"client.{name}", text)
 
 
 def missing_package() -> str | None:

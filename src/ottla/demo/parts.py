@@ -28,8 +28,9 @@ _STOP_S_MAX = 90.0
 #: processes that have received SIGKILL end within milliseconds
 _KILL_S_MAX = 10.0
 _TAIL_LINES = 15
-#: the first stops a part when its standard input is closed; numba is not needed for a hundred events per second
-_ENVIRONMENT = {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1", "OTTLA_NUMBA": "0"}
+#: the first stops a part when its standard input is closed; numba is not needed for a hundred events per second; the
+#: profile of the user is for another cluster
+_ENVIRONMENT = {"OTTLA_END_WITH_STDIN": "1", "PYTHONUNBUFFERED": "1", "OTTLA_NUMBA": "0", "OTTLA_PROFILE": ""}
 
 
 class PartFailed(OttlaError):

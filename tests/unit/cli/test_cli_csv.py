@@ -50,6 +50,10 @@ def test_nested_object_has_a_column_for_each_field_also_if_it_is_null_in_a_row()
     assert read(format_csv(rows)) == [["id", "node.host", "node.at.port"], ["a", "", ""], ["b", "h", "1"]]
 
 
+def test_field_whose_name_begins_that_of_another_one_keeps_its_column() -> None:
+    assert read(format_csv([{"a": 1, "a.b": 2}])) == [["a", "a.b"], ["1", "2"]]
+
+
 def test_header_is_there_without_rows_and_is_the_same_with_them() -> None:
     fields = ("topic_name", "is_internal")
     empty, one = (list(format_csv(rows, fields)) for rows in ([], [{"topic_name": "a", "is_internal": False}]))
