@@ -38,8 +38,8 @@ Every command that connects to a cluster works with Ottla and with Apache Kafka.
 | 130 | interrupted by Ctrl-C |
 
 A failure is one line on standard error with the cause and the next step. Commands that run until Ctrl-C (`broker`,
-`up`, `zookeeper`, `consume`, `produce`, `perf`, `pipeline run`) end normally on Ctrl-C, with exit code 0 if nothing
-failed.
+`up`, `zookeeper`, `consume`, `produce`, `perf`, `pipeline run`, and all with `--watch`) end normally on Ctrl-C, with
+exit code 0 if nothing failed.
 
 ## Finding the cluster
 

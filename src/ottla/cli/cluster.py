@@ -7,7 +7,8 @@ Commands import this file when they run. It uses `ottla.admin`; only producers a
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -17,6 +18,7 @@ from ottla.admin.error_codes import unreachable
 from ottla.admin.failure import NotHealthy
 from ottla.cli import interrupts
 from ottla.cli.connection import ClusterOptions, split_addresses
+from ottla.cli.watch import kept_client
 
 if TYPE_CHECKING:
     from ottla.cli.records import Properties, Reader, Writer
@@ -29,11 +31,32 @@ _T = TypeVar("_T")
 
 
 def connect(connection: ClusterOptions) -> ClusterClient:
-    """Return a client of the cluster, which is closed when the command ends.
+    """Return a client of the cluster, which is closed when the command ends. The rounds of --watch share it.
 
     Raise NotHealthy at once, with the reason, if no bootstrap server accepts a connection. Raise UsageError if a
     property of the client is not valid.
     """
+    kept = kept_client(connection, lambda: _open(connection))
+    if kept is not None:
+        return kept
+    client = _open(connection)
+    if (ctx := click.get_current_context(silent=True)) is not None:
+        ctx.call_on_close(client.close)
+    return client
+
+
+@contextmanager
+def opened_client(connection: ClusterOptions) -> Iterator[ClusterClient]:
+    """Open a client, and close it at the end of the block. The rounds of --watch share it."""
+    kept = kept_client(connection, lambda: ClusterClient(connection))
+    if kept is not None:
+        yield kept
+        return
+    with ClusterClient(connection) as client:
+        yield client
+
+
+def _open(connection: ClusterOptions) -> ClusterClient:
     if failure := _refused(connection):
         raise failure
     if any(not is_client_property(name) for name in connection.properties):
@@ -41,12 +64,9 @@ def connect(connection: ClusterOptions) -> ClusterClient:
 
         check_properties(connection)
     try:
-        client = ClusterClient(connection)
+        return ClusterClient(connection)
     except PropertyFailure as refused:
-        raise click.UsageError(f"{refused.message} (from -X or --command-config)") from None
-    if (ctx := click.get_current_context(silent=True)) is not None:
-        ctx.call_on_close(client.close)
-    return client
+        raise click.UsageError(f"{refused.message} (from -X, --command-config or a profile)") from None
 
 
 def _refused(connection: ClusterOptions) -> NotHealthy | None:

@@ -15,6 +15,7 @@ from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.failure import exit_if_failed
 from ottla.cli.names import TOPIC_NAME
 from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_option, print_data, print_rows
+from ottla.cli.watch import WatchCommand
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -72,13 +73,13 @@ _ELECTION_COLUMNS = (
 def opened(connection: ClusterOptions) -> Iterator[ClusterAdmin]:
     """Connect to the cluster, and close the connections at the end of the block."""
     from ottla.admin.cluster import ClusterAdmin
-    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.cluster import opened_client
 
-    with ClusterClient(connection) as client:
+    with opened_client(connection) as client:
         yield ClusterAdmin(client, connection.timeout_s)
 
 
-@click.command("status")
+@click.command("status", cls=WatchCommand)
 @click.option("--wait", is_flag=True, help="Wait until the cluster is healthy, for at most --timeout.")
 @connection_options
 @output_option(TABLE, JSON, YAML)
@@ -115,7 +116,7 @@ def _print_status(summary: dict[str, Any]) -> None:
             click.echo(f"and {len(problems) - _SHOWN_MAX} more; -o json shows all")
 
 
-@click.command("brokers")
+@click.command("brokers", cls=WatchCommand)
 @connection_options
 @output_option()
 def brokers(connection: ClusterOptions, output: str) -> None:

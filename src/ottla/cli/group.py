@@ -29,6 +29,7 @@ from ottla.cli.output import (
     print_descriptions,
     print_rows,
 )
+from ottla.cli.watch import WatchCommand
 from ottla.model.printable import shown
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def command() -> None:
     """Manage consumer groups and explain their rebalances."""
 
 
-@command.command("list")
+@command.command("list", cls=WatchCommand)
 @filter_option("--state", "states", _STATES, "List only groups in this state.")
 @filter_option("--type", "types", _TYPES, "List only groups of this type.")
 @connection_options
@@ -99,7 +100,7 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], connection: Clu
     warn_incomplete(failures)
 
 
-@command.command("describe")
+@command.command("describe", cls=WatchCommand)
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True, type=GROUP_NAME)
 @click.option("--state", "with_state", is_flag=True, help="Show coordinator, type, state, assignor and total lag.")
 @click.option("--members", "with_members", is_flag=True, help="Show the members and their assigned partitions.")

@@ -20,6 +20,7 @@ from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms, format_duration_ms, format_local_time
 from ottla.cli.names import GROUP_NAME
 from ottla.cli.output import JSON, TABLE, YAML, format_count, output_option, print_data
+from ottla.cli.watch import WatchCommand
 from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 
@@ -108,7 +109,7 @@ ADVICE: Mapping[str, Advice] = {
 }
 
 
-@click.command("why")
+@click.command("why", cls=WatchCommand)
 @click.argument("name", metavar="GROUP", type=GROUP_NAME)
 @click.option(
     "-n",

@@ -13,6 +13,7 @@ from ottla.cli.names import TOPIC_NAME
 from ottla.cli.options import Parsed
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
+from ottla.cli.watch import WatchCommand
 from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def parse_moment(text: str) -> Moment:
         raise ValueError(f"{error}, or earliest, latest, max-timestamp") from None
 
 
-@click.command("offsets")
+@click.command("offsets", cls=WatchCommand)
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, type=TOPIC_NAME)
 @click.option(
     "--time",

@@ -21,6 +21,7 @@ from ottla.cli.output import JSON, TABLE, YAML, Column, format_table, output_opt
 from ottla.cli.pipeline_plan import check_start, keep_option, report_refused
 from ottla.cli.pipeline_project import Choice, check_extra, environment_options, report
 from ottla.cli.stages import in_place, stages
+from ottla.cli.watch import WatchCommand
 from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def run(
         raise Failure(f"failed: {names}; '{choice.command('status', file)}' has the errors")
 
 
-@click.command("status")
+@click.command("status", cls=WatchCommand)
 @click.argument("file", metavar="PATH", type=_PATH)
 @environment_options
 @output_option(TABLE, JSON, YAML)

@@ -11,6 +11,7 @@ from ottla.admin.failure import NotFound
 from ottla.cli.connection import ClusterOptions, connection_options, parse_pairs
 from ottla.cli.options import gathered_options, validate_only_option
 from ottla.cli.output import Column, output_option, print_rows
+from ottla.cli.watch import WatchCommand
 
 if TYPE_CHECKING:
     from ottla.admin.quotas import Names
@@ -85,16 +86,16 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@command.command("list", cls=WatchCommand)
 @_entity_options
 @connection_options
 @output_option()
 def list_quotas(names: Names, connection: ClusterOptions, output: str) -> None:
     """Print quotas: all, or those of a user, a client id or an address."""
     from ottla.admin import quotas
-    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.cluster import opened_client
 
-    with ClusterClient(connection) as client:
+    with opened_client(connection) as client:
         rows = quotas.describe(client, names, strict=False)
     print_rows(rows, _COLUMNS, output, "entity")
 

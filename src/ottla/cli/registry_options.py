@@ -15,6 +15,7 @@ from ottla.admin.failure import Failure, NotFound, NotHealthy
 from ottla.cli.connection import parse_pairs
 from ottla.cli.options import Function, gathered_options
 from ottla.cli.profiles import chosen, profile_option
+from ottla.cli.watch import kept_client
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
@@ -37,6 +38,10 @@ class RegistryAddress:
         from ottla.client.registry import RegistryError, RegistryUnreachable, SchemaRegistry
 
         try:
+            kept = kept_client(self, lambda: SchemaRegistry(self.urls, self.properties))
+            if kept is not None:
+                yield kept
+                return
             registry = SchemaRegistry(self.urls, self.properties)
             try:
                 yield registry

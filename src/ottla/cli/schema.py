@@ -15,6 +15,7 @@ from ottla.cli import schema_exporter
 from ottla.cli.options import deletion_dry_run_option, gathered_options
 from ottla.cli.output import Column, output_option, print_data, print_rows
 from ottla.cli.registry_options import registry_options
+from ottla.cli.watch import WatchCommand
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
@@ -83,7 +84,7 @@ def command() -> None:
 command.add_command(schema_exporter.command)
 
 
-@command.command("list")
+@command.command("list", cls=WatchCommand)
 @click.argument("prefix", metavar="[PREFIX]", default="")
 @click.option("--all", "all_versions", is_flag=True, help="Every version, not only the latest.")
 @click.option("--deleted", is_flag=True, help="Also print soft-deleted versions.")

@@ -12,6 +12,7 @@ from ottla.cli.connection import load_properties, parse_pairs
 from ottla.cli.options import gathered_options
 from ottla.cli.output import Column, output_option, print_data, print_rows
 from ottla.cli.registry_options import registry_options
+from ottla.cli.watch import WatchCommand
 
 if TYPE_CHECKING:
     from ottla.client.registry import SchemaRegistry
@@ -90,7 +91,7 @@ _definition_options = gathered_options(
 )  # fmt: skip
 
 
-@command.command("list")
+@command.command("list", cls=WatchCommand)
 @registry_options
 @output_option()
 def list_exporters(registry: SchemaRegistry, output: str) -> None:
@@ -128,7 +129,7 @@ def describe(name: str, registry: SchemaRegistry, output: str) -> None:
         print_data(value, output)
 
 
-@command.command("status")
+@command.command("status", cls=WatchCommand)
 @click.argument("name")
 @registry_options
 @output_option()

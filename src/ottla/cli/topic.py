@@ -23,6 +23,7 @@ from ottla.cli.output import (
     print_descriptions,
     print_rows,
 )
+from ottla.cli.watch import WatchCommand
 
 if TYPE_CHECKING:
     from ottla.cli.cluster import ClusterClient
@@ -120,7 +121,7 @@ def create(
     _report(outcomes, "would create" if dry_run else "created", output)
 
 
-@command.command("list")
+@command.command("list", cls=WatchCommand)
 @click.argument("patterns", metavar="[NAME]...", nargs=-1, type=TOPIC_NAME)
 @click.option("--regex", "-r", is_flag=True, help="Treat the names as regular expressions.")
 @click.option(
@@ -145,7 +146,7 @@ def list_topics(
     print_rows(rows, _LIST_COLUMNS, output, "topic_name", fields=_SUMMARY_FIELDS)
 
 
-@command.command("describe")
+@command.command("describe", cls=WatchCommand)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, type=TOPIC_NAME)
 @click.option("--summary", "-s", "with_summary", is_flag=True, help="Show id, counts and replication factor.")
 @click.option("--configs", "-c", "with_configs", is_flag=True, help="Show settings and their sources.")

@@ -26,6 +26,7 @@ from ottla.cli.output import (
     print_descriptions,
     print_rows,
 )
+from ottla.cli.watch import WatchCommand
 from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 
@@ -78,7 +79,7 @@ def command() -> None:
     """Inspect transactions and abort hanging ones."""
 
 
-@command.command("list")
+@command.command("list", cls=WatchCommand)
 @filter_option("--state", "states", _STATES, "List only ids in this state.")
 @click.option(
     "--producer-id",
@@ -138,7 +139,7 @@ def list_transactions(
     warn_incomplete(failures)
 
 
-@command.command("describe")
+@command.command("describe", cls=WatchCommand)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TRANSACTIONAL_ID)
 @connection_options
 @output_option()
@@ -157,7 +158,7 @@ def describe(ids: tuple[str, ...], connection: ClusterOptions, output: str) -> N
     exit_if_failed(missing)
 
 
-@command.command("hanging")
+@command.command("hanging", cls=WatchCommand)
 @click.option(
     "--older-than",
     "older_than_ms",
@@ -267,9 +268,9 @@ def abort(
 @contextmanager
 def _transactions(connection: ClusterOptions) -> Iterator[Transactions]:
     from ottla.admin.transactions import Transactions
-    from ottla.cli.cluster import ClusterClient
+    from ottla.cli.cluster import opened_client
 
-    with ClusterClient(connection) as client:
+    with opened_client(connection) as client:
         yield Transactions(client)
 
 
