@@ -60,14 +60,8 @@ records have `-o text` and `-o json`, one object per line.
 
 ## Completion
 
-The shell completes commands, options, and the names of topics and groups of the cluster. Add one line to the start
-file of your shell:
-
-| shell | line for its start file |
-|---|---|
-| bash | `eval "$(_OTTLA_COMPLETE=bash_source ottla)"` |
-| zsh | `eval "$(_OTTLA_COMPLETE=zsh_source ottla)"` |
-| fish | `_OTTLA_COMPLETE=fish_source ottla \\| source` |
+The shell completes commands, options, and the names of topics, groups, transactional ids, subjects and profiles. See
+[completion](../guides/command-line.md#completion) and `ottla completion`.
 """
 
 

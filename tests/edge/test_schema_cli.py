@@ -146,3 +146,14 @@ def _run_command(command: str, registry: RegistryProcess, printed: dict[str, str
     result = CliRunner().invoke(main, shlex.split(piped[2]), input=lines, prog_name="ottla")
     printed[command] = result.stdout if result.exit_code == 0 else result.output
     return result.exit_code
+
+
+def test_subjects_are_completed(registry: RegistryProcess, files: dict[str, str], tmp_path: Path) -> None:
+    run(registry, "register", "completed-value", files["first"])
+    environment = {
+        "_OTTLA_COMPLETE": "zsh_complete",
+        "COMP_LINE": f"ottla schema get --registry {registry.url} compl",
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    result = CliRunner().invoke(main, [], env=environment, prog_name="ottla")
+    assert (result.stdout, result.stderr) == ("names\ncompleted-value\n", "")

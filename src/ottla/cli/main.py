@@ -6,6 +6,7 @@ Each subcommand is the `command` of a module that is imported when it is used.
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -19,11 +20,14 @@ from ottla.cli.failure import show
 from ottla.model.errors import OttlaError
 from ottla.model.extras import extra_of, missing
 
+#: set by the scripts of `ottla completion`
+_COMPLETION = "_OTTLA_COMPLETE"
 _NAMES = (
     "acl",
     "broker",
     "cert",
     "cluster",
+    "completion",
     "config",
     "console",
     "consume",
@@ -69,6 +73,8 @@ class CommandLine(click.Group):
     def main(
         self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any
     ) -> NoReturn:
+        if _COMPLETION in os.environ:
+            importlib.import_module("ottla.cli.completion")
         try:
             with interrupts.handled():
                 self._run(args, prog_name, *rest, **extra)

@@ -55,7 +55,8 @@ class RegistryAddress:
             raise (NotFound if error.status == 404 else Failure)(str(error)) from None
 
 
-def _address(url: str | None, registry_properties: dict[str, str]) -> RegistryAddress:
+def make_address(url: str | None, registry_properties: dict[str, str]) -> RegistryAddress:
+    """Return the registry of the options, the environment, the profile or the default, see `connection`."""
     choice = chosen()
     if choice is None:
         return RegistryAddress(url or os.environ.get(REGISTRY_ENVIRONMENT) or REGISTRY_DEFAULT, registry_properties)
@@ -67,7 +68,7 @@ def _address(url: str | None, registry_properties: dict[str, str]) -> RegistryAd
 #: --registry, -R and --profile; the command gets a `registry_address`
 registry_address_options = gathered_options(
     "registry_address",
-    _address,
+    make_address,
     click.option(
         "-r",
         "--registry",

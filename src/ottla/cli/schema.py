@@ -12,6 +12,7 @@ import click
 
 from ottla.admin.failure import NotFound
 from ottla.cli import schema_exporter
+from ottla.cli.names import SUBJECT
 from ottla.cli.options import deletion_dry_run_option, gathered_options
 from ottla.cli.output import Column, output_option, print_data, print_rows
 from ottla.cli.registry_options import registry_options
@@ -85,7 +86,7 @@ command.add_command(schema_exporter.command)
 
 
 @command.command("list", cls=WatchCommand)
-@click.argument("prefix", metavar="[PREFIX]", default="")
+@click.argument("prefix", metavar="[PREFIX]", default="", type=SUBJECT)
 @click.option("--all", "all_versions", is_flag=True, help="Every version, not only the latest.")
 @click.option("--deleted", is_flag=True, help="Also print soft-deleted versions.")
 @registry_options
@@ -98,7 +99,7 @@ def list_schemas(prefix: str, all_versions: bool, deleted: bool, registry: Schem
 
 
 @command.command("get")
-@click.argument("name", metavar="SUBJECT|ID")
+@click.argument("name", metavar="SUBJECT|ID", type=SUBJECT)
 @click.argument("version", default="latest")
 @click.option("--text", "only_text", is_flag=True, help="Print nothing but the schema, as it is stored.")
 @registry_options
@@ -119,7 +120,7 @@ def get(name: str, version: str, only_text: bool, registry: SchemaRegistry, outp
 
 
 @command.command("register")
-@click.argument("subject")
+@click.argument("subject", type=SUBJECT)
 @_schema_options
 @click.option(
     "--normalize", is_flag=True, help="Normalise the schema first, so that schemas with the same meaning get one id."
@@ -135,7 +136,7 @@ def register(subject: str, body: dict[str, Any], normalize: bool, registry: Sche
 
 
 @command.command("check")
-@click.argument("subject")
+@click.argument("subject", type=SUBJECT)
 @_schema_options
 @click.option(
     "--version",
@@ -169,7 +170,7 @@ def check(
 
 
 @command.command("diff")
-@click.argument("subject")
+@click.argument("subject", type=SUBJECT)
 @click.argument("old")
 @click.argument("new", default="latest")
 @registry_options
@@ -184,7 +185,7 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
 
 
 @command.command("delete")
-@click.argument("subject")
+@click.argument("subject", type=SUBJECT)
 @click.option("--version", metavar="N", help="Delete this version only.")
 @click.option(
     "--permanent", is_flag=True, help="Permanently delete soft-deleted versions. Their ids are not used again."
@@ -210,7 +211,7 @@ def delete(
 
 
 @command.command("config")
-@click.argument("subject", required=False)
+@click.argument("subject", required=False, type=SUBJECT)
 @click.option("--set", "level", type=click.Choice(_LEVELS, case_sensitive=False), help="Set the compatibility level.")
 @click.option("--unset", is_flag=True, help="Remove the level of SUBJECT, so that the global one applies.")
 @registry_options
@@ -223,7 +224,7 @@ def config(subject: str | None, level: str | None, unset: bool, registry: Schema
 
 
 @command.command("mode")
-@click.argument("subject", required=False)
+@click.argument("subject", required=False, type=SUBJECT)
 @click.option("--set", "mode_name", type=click.Choice(_MODES, case_sensitive=False), help="Set the mode.")
 @click.option("--unset", is_flag=True, help="Remove the mode of SUBJECT, so that the global one applies.")
 @registry_options

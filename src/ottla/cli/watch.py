@@ -18,6 +18,7 @@ from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import Any, Protocol, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from ottla.admin.failure import FAILED, INTERRUPTED, Failure
 from ottla.cli import interrupts
@@ -44,13 +45,23 @@ class _Client(Protocol):
 _C = TypeVar("_C", bound=_Client)
 
 
+class _WatchOption(click.Option):
+    """The word behind it may be the name of an object, so the shell completes names."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        for parameter in ctx.command.params:
+            if isinstance(parameter, click.Argument) and (parameter.nargs == -1 or not ctx.params.get(parameter.name)):
+                return parameter.shell_complete(ctx, incomplete)
+        return []
+
+
 class WatchCommand(click.Command):
     """A command with --watch, which runs the callback once for each round."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.params.append(
-            click.Option(
+            _WatchOption(
                 [_FLAG],
                 is_flag=False,
                 flag_value=_INTERVAL_S_DEFAULT,
