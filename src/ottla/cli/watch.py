@@ -214,10 +214,8 @@ def _watch(run: Callable[[], object], display: Display, interval_s: float, kept:
     code = INTERRUPTED
     try:
         while True:
-            output, errors, found = run_round(run, with_errors=display.has_errors)
+            output, errors, found = run_round(run, with_errors=display.has_errors, on_failure=kept.close)
             code = found
-            if code:
-                kept.close()
             display.show(output, errors)
             pause(interval_s)
     except KeyboardInterrupt:
@@ -228,14 +226,18 @@ def _watch(run: Callable[[], object], display: Display, interval_s: float, kept:
         return 0
 
 
-def run_round(run: Callable[[], object], *, with_errors: bool) -> tuple[str, str, int]:
-    """Return the output of one round, its standard error if it is wanted, and its exit code."""
+def run_round(run: Callable[[], object], *, with_errors: bool, on_failure: Callable[[], None]) -> tuple[str, str, int]:
+    """Return the output of one round, its standard error if it is wanted, and its exit code.
+
+    `on_failure` is called if the round could not be done. A bad state, such as a cluster that is not healthy, has an
+    exit code too, and is no failure.
+    """
     output, errors = _Captured(sys.stdout), _Captured(sys.stderr)
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(output))
         if with_errors and sys.stderr.isatty():
             stack.enter_context(redirect_stderr(errors))
-        code = _exit_code(run)
+        code = _exit_code(run, on_failure)
     return output.getvalue(), errors.getvalue(), code
 
 
@@ -255,7 +257,7 @@ class _Captured(io.StringIO):
         return bool(self._real.isatty())
 
 
-def _exit_code(run: Callable[[], object]) -> int:
+def _exit_code(run: Callable[[], object], on_failure: Callable[[], None]) -> int:
     try:
         run()
     except click.exceptions.Exit as ended:
@@ -265,6 +267,7 @@ def _exit_code(run: Callable[[], object]) -> int:
     except (OSError, OttlaError) as error:
         if interrupts.caused(error):
             raise KeyboardInterrupt from error
+        on_failure()
         show(error if isinstance(error, Failure) else Failure(str(error)))
         return error.exit_code if isinstance(error, Failure) else FAILED
     return 0

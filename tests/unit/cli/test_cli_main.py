@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -148,3 +151,25 @@ def test_defaults_do_not_overrule_a_file_or_a_property(ottla: Any, started: list
     ottla("broker", "--config", "server.properties")
     ottla("broker", "-X", "log.dirs=/d", "-X", "listeners=PLAINTEXT://:1")
     assert [(call["data"], call["listeners"]) for call in started] == [(None, ()), (None, ())]
+
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "command-line.md"
+
+
+def commands_of_guide() -> list[list[str]]:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    # The words up to a pipe or a redirection.
+    return [shlex.split(re.split(r" [|>] ", line)[0]) for line in lines]
+
+
+@pytest.mark.parametrize("words", commands_of_guide(), ids=" ".join)
+def test_command_of_the_guide_has_valid_arguments(words: list[str]) -> None:
+    assert words[0] == "ottla"
+    command: click.Command = main
+    words = words[1:]
+    while isinstance(command, click.Group):
+        inner = command.get_command(click.Context(command), words[0])
+        assert inner is not None, words
+        command, words = inner, words[1:]
+    command.make_context("ottla", words)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -158,12 +159,12 @@ def test_screen_keeps_the_last_good_output_below_an_error(
 
 
 def test_output_of_a_round_is_not_printed_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    import click
+    failures: list[int] = []
 
     def run() -> None:
         click.echo("state")
         click.echo("warning", err=True)
         raise SystemExit(4)
 
-    assert run_round(run, with_errors=False) == ("state\n", "", 4)
-    assert capsys.readouterr() == ("", "warning\n")
+    assert run_round(run, with_errors=False, on_failure=lambda: failures.append(1)) == ("state\n", "", 4)
+    assert (capsys.readouterr(), failures) == (("", "warning\n"), []), "the state is bad, the connection is not"
