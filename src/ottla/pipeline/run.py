@@ -43,7 +43,7 @@ from ottla.pipeline.plan import own_modules
 from ottla.pipeline.preflight import topics_written
 from ottla.pipeline.source_options import cluster_options
 from ottla.pipeline.start_plan import check_tables
-from ottla.pipeline.status import RunStatus, StatusFiles
+from ottla.pipeline.status import NodeStatus, RunStatus, StatusFiles
 from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher
 from ottla.spark.session import ConnectRefused, is_local
@@ -111,6 +111,7 @@ class Supervisor:
             if declaration.flows[name].kind != "view" and (chosen is None or name in chosen)
         ]
         self.status.flows = [flow.status for flow in self._flows]
+        self.status.nodes = nodes_of(graph)
         self._lineage = RunLineage(graph, layout, schemas)
 
     def request_stop(self) -> None:
@@ -296,3 +297,20 @@ def stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+def nodes_of(graph: Graph) -> list[NodeStatus]:
+    """Return the sources and the flows of a pipeline, each after everything that it reads."""
+    declaration = graph.declaration
+    sources = [
+        NodeStatus(name=each.name, kind="source", zone="sources", topics=[each.topic])
+        for each in declaration.sources.values()
+    ]
+    flows = [declaration.flows[name] for name in graph.order]
+    return sources + [
+        NodeStatus(
+            name=flow.name, kind=flow.kind, zone=flow.zone, inputs=list(graph.inputs[flow.name]),
+            topics=[sink.topic for sink in flow.topics],
+        )
+        for flow in flows
+    ]  # fmt: skip

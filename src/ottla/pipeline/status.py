@@ -27,6 +27,9 @@ State = Literal["waiting", "running", "restarting", "done", "failed", "stopped"]
 SILENCE_S_MAX = 30.0
 #: of a page of metrics; a thousand flows have fewer
 _SERIES_MAX = 20_000
+#: where `ottla pipeline run --metrics` serves the status
+STATUS_PATH = "/status"
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +68,18 @@ class FlowStatus:
 
 
 @dataclass(slots=True, kw_only=True)
+class NodeStatus:
+    """A source or a flow, for a drawing of the pipeline: what it reads, and the topics that it reads or writes."""
+
+    name: str
+    #: source, or the kind of the flow
+    kind: str
+    zone: str
+    inputs: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
 class RunStatus:
     """A whole run."""
 
@@ -78,6 +93,8 @@ class RunStatus:
     updated_ms: int = 0
     state: Literal["running", "stopping", "ended"] = "running"
     flows: list[FlowStatus] = field(default_factory=list)
+    #: of the whole declaration, in an order in which each follows what it reads; empty in older files
+    nodes: list[NodeStatus] = field(default_factory=list)
 
     @classmethod
     def begin(cls, pipeline: str, file: str, master: str, run: str | None = None) -> Self:
@@ -107,7 +124,8 @@ class RunStatus:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         flows = [FlowStatus(**flow) for flow in document["flows"]]
-        return cls(**{**document, "flows": flows})
+        nodes = [NodeStatus(**node) for node in document.get("nodes", ())]
+        return cls(**{**document, "flows": flows, "nodes": nodes})
 
 
 class StatusFiles:
@@ -199,7 +217,9 @@ def format_metrics(status: RunStatus) -> str:
 
 
 class MetricsServer:
-    """Answers any GET with the metrics of a run, in a thread; before there is a run, with 503.
+    """Answers GET /status with the status of a run as JSON, and any other GET with its metrics, in a thread.
+
+    Before there is a run, the answer is 503.
 
     A server on loopback refuses requests that name another host: see `model/http_host.py`.
     """
@@ -212,9 +232,10 @@ class MetricsServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                code, body = owner._answer(self.headers.get_all("Host", []))
+                code, body = owner._answer(self.path, self.headers.get_all("Host", []))
                 self.send_response(code)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                is_json = code == 200 and self.path == STATUS_PATH
+                self.send_header("Content-Type", "application/json" if is_json else _PROMETHEUS)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -225,13 +246,15 @@ class MetricsServer:
         self._host = host
         self._server = _Http((host, port), Handler)
 
-    def _answer(self, hosts: list[str]) -> tuple[int, bytes]:
-        """Return the status code and the body of the answer to a request with these Host headers."""
+    def _answer(self, path: str, hosts: list[str]) -> tuple[int, bytes]:
+        """Return the status code and the body of the answer to a request for a path with these Host headers."""
         status = self.status
         if is_refused(hosts, bound_address=str(self._server.server_address[0]), listening_host=self._host):
             return 403, b"the host of the request is not that of this server\n"
         if status is None:
             return 503, b"# the run has not started yet\n"
+        if path == STATUS_PATH:
+            return 200, json.dumps(status.as_json()).encode()
         return 200, format_metrics(status).encode()
 
     @property

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ottla.edge.console.pages import Section
 from ottla.edge.console.sections.changes import Changes
+from ottla.edge.console.sections.pipelines import Pipelines
 from ottla.edge.console.sections.weather import Weather
 
 
 def all_sections() -> Sequence[Section]:
-    return [Weather(), Changes()]
+    return [Weather(), Pipelines(), Changes()]
