@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +20,8 @@ from ottla.wire.messages.alter_user_scram_credentials import (
 )
 from ottla.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 
+_SALT_BYTES = 24
+
 
 class Credential(NamedTuple):
     """What the cluster stores instead of a password."""
@@ -29,6 +33,16 @@ class Credential(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Credential({self.mechanism.title})"
+
+
+def credentials_of(password: bytes, mechanisms: Iterable[Mechanism], iterations: int) -> list[Credential]:
+    """Return what the cluster stores for a password: a salted hash for each mechanism, each with a new salt."""
+    found = []
+    for mechanism in mechanisms:
+        salt = os.urandom(_SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(mechanism.digest, password, salt, iterations)
+        found.append(Credential(mechanism, iterations, salt, salted))
+    return found
 
 
 def describe(client: AdminClient, names: Sequence[str]) -> dict[str, dict[Mechanism, int]]:

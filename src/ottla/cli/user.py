@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import sys
@@ -19,7 +18,6 @@ from ottla.security.scram import ITERATIONS_MAX, Mechanism
 _COLUMNS = (Column("USER", "user"), Column("MECHANISM", "mechanism"), Column("ITERATIONS", "iterations"))
 _MECHANISMS = {each.title: each for each in Mechanism}
 _ITERATIONS_DEFAULT = 8192
-_SALT_BYTES = 24
 _PASSWORD_BYTES_MAX = 1024
 _FORMATS = (TABLE, JSON, YAML, NAME)
 
@@ -88,15 +86,11 @@ def add(
 
     Without --mechanism the user can log in with SCRAM-SHA-256 and with SCRAM-SHA-512.
     """
-    from ottla.admin.users import Credential, upsert
+    from ottla.admin.users import credentials_of, upsert
     from ottla.cli.cluster import ClusterClient
 
-    password = _password(password_file)
-    credentials = []
-    for mechanism in [_MECHANISMS[title] for title in titles] or list(Mechanism):
-        salt = os.urandom(_SALT_BYTES)
-        salted = hashlib.pbkdf2_hmac(mechanism.digest, password, salt, iterations)
-        credentials.append(Credential(mechanism, iterations, salt, salted))
+    mechanisms = [_MECHANISMS[title] for title in titles] or list(Mechanism)
+    credentials = credentials_of(_password(password_file), mechanisms, iterations)
     with ClusterClient(connection) as client:
         upsert(client, name, credentials)
 

@@ -265,6 +265,20 @@ class Authorizer:
                     is_allowed = True
         return is_allowed if is_covered else self._allow_if_no_acl
 
+    def deciding(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> list[tuple[Pattern, Entry]]:
+        """Return the ACLs that decide whether a principal may do this: those that deny, otherwise those that allow."""
+        found = [
+            (pattern, entry)
+            for pattern, entries in self._acls.items()
+            if pattern.resource_type is resource_type and pattern.covers(name)
+            for entry in entries
+            if entry.concerns(principal, host, operation)
+        ]
+        denied = [each for each in found if each[1].permission is Permission.DENY]
+        return sorted(denied or found)
+
     def may_for_some(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether a principal may do this with at least one resource of a type, whether or not it exists."""
         if principal in self._super_users:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.edge.console.pages import Section
+from ottla.edge.console.sections.access import Access
 from ottla.edge.console.sections.changes import Changes
 from ottla.edge.console.sections.pipelines import Pipelines
 from ottla.edge.console.sections.weather import Weather
 
 
 def all_sections() -> Sequence[Section]:
-    return [Weather(), Pipelines(), Changes()]
+    return [Weather(), Pipelines(), Access(), Changes()]
