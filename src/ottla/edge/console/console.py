@@ -21,6 +21,7 @@ from ottla.admin.failure import NOT_FOUND, NOT_HEALTHY, Failure
 from ottla.edge.console import changes, rendering
 from ottla.edge.console.clusters import ClusterAccess, Clusters, NoSuchCluster
 from ottla.edge.console.pages import BadInput, Download, Events, PageRequest, Plan, Route, Section, View
+from ottla.edge.console.registry import ConsoleRegistry
 from ottla.edge.console.roles import Role
 from ottla.edge.console.sessions import Caller, Sessions, caller_of
 from ottla.edge.console.settings import ConsoleSettings
@@ -46,6 +47,8 @@ class Console:
         self.settings = settings
         self.clusters = clusters
         self.sessions = sessions
+        #: None without `schema.registry.url`
+        self.registry = ConsoleRegistry(settings) if settings.schema_registry_url else None
         self.sections = [each for each in sections if each.is_available(self)]
         self._watches = {each.name: ClusterWatch(each) for each in clusters.by_name.values()}
         self._tasks = Tasks()
@@ -249,6 +252,8 @@ class Console:
 
     async def close(self) -> None:
         await self._tasks.stop()
+        if self.registry is not None:
+            self.registry.close()
         await asyncio.to_thread(self.clusters.close)
 
 

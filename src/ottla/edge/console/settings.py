@@ -1,6 +1,7 @@
 """Settings of the console. `client.NAME` is a property of its Kafka client.
 
-`cluster.NAME.PROPERTY` is a property of the client of one more cluster, such as cluster.test.bootstrap.servers.
+`cluster.NAME.PROPERTY` is a property of the client of one more cluster, such as cluster.test.bootstrap.servers, and
+`schema.registry.NAME` one of the client of the registry, such as schema.registry.basic.auth.user.info.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ottla.model.setting_types import (
 )
 
 _CLUSTER: Final = "cluster."
+_REGISTRY: Final = "schema.registry."
 #: `cluster.name` is the name of the cluster of `bootstrap.servers`
 _NAME: Final = "cluster.name"
 _ROLES: Final = ("none", "viewer", "editor", "admin")
@@ -34,6 +36,8 @@ class ConsoleSettings(WebSettings):
 
     #: name -> properties of the client of each further cluster
     clusters: Mapping[str, Mapping[str, str]]
+    #: properties of the client of the schema registry, without the prefix
+    registry: Mapping[str, str]
 
     cluster_name = Setting(
         _NAME, STRING, "main", ANY, "Name of the cluster of bootstrap.servers, in titles and in the paths of pages."
@@ -94,11 +98,14 @@ class ConsoleSettings(WebSettings):
     def parse(cls, texts: Mapping[str, str]) -> Self:
         """Return the settings. Raise InvalidSettings with one line for each name or value that is not allowed."""
         own: dict[str, str] = {}
+        registry: dict[str, str] = {}
         clusters: dict[str, dict[str, str]] = {}
         for name, text in texts.items():
             if name.startswith(_CLUSTER) and name != _NAME:
                 cluster, _, key = name.removeprefix(_CLUSTER).partition(".")
                 clusters.setdefault(cluster, {})[key] = text
+            elif name.startswith(_REGISTRY) and name != cls.schema_registry_url.name:
+                registry[name.removeprefix(_REGISTRY)] = text
             else:
                 own[name] = text
         problems = [
@@ -115,6 +122,7 @@ class ConsoleSettings(WebSettings):
         if made.cluster_name in clusters:
             raise InvalidSettings([f"cluster.name: {made.cluster_name} is also the name of another cluster"])
         vars(made)["clusters"] = MappingProxyType({name: MappingProxyType(each) for name, each in clusters.items()})
+        vars(made)["registry"] = MappingProxyType(registry)
         return made
 
 
