@@ -1,7 +1,7 @@
 """The schema registry of the console. Its client blocks, so that requests run in threads.
 
-With `authentication.pass.through=true` the registry gets the login of each user, so that no user acts with the rights of
-the console; over plain http only on loopback, because a password would be readable on the network.
+With `authentication.pass.through=true` the registry gets the login of each user, so that no user acts with the rights
+of the console; over plain http only on loopback, because a password would be readable on the network.
 """
 
 from __future__ import annotations
