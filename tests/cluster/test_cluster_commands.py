@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from campaign.processes import wait_until
-from ottla.cli.cluster_commands import command
+from ottla.cli.main import main
 from ottla.testing import ClusterProcess
 from ottla.testing.process import BrokerProcess
 
@@ -23,7 +23,7 @@ _DEADLINE_S = 60.0
 
 def run(cluster: ClusterProcess, *words: str, code: int = 0) -> Result:
     address = () if "-b" in words else ("-b", cluster.bootstrap)
-    result = CliRunner().invoke(command, [*words, *address, "--timeout", str(_DEADLINE_S)])
+    result = CliRunner().invoke(main, ["cluster", *words, *address, "--timeout", str(_DEADLINE_S)])
     assert result.exit_code == code, result.output
     return result
 
