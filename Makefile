@@ -37,7 +37,7 @@ broker: $(VENV)/.run ## the broker alone: DATA=./data LISTENER=PLAINTEXT://127.0
 	@exec $(BIN)/ottla broker --data $(DATA) --listener $(LISTENER) --metrics $(METRICS) $(if $(INSECURE),--insecure)
 
 # Everything, in parallel: WORKERS=1 for less memory, PYTEST_ARGS="-n 0 tests/unit" for no workers and some of the tests.
-test: $(VENV)/.dev kcat kerberos ## all tests: WORKERS=1, PYTEST_ARGS="-n 0 tests/unit"
+test: $(VENV)/.dev kcat kerberos chromium ## all tests: WORKERS=1, PYTEST_ARGS="-n 0 tests/unit"
 	$(BIN)/pytest -n $(WORKERS) --durations 15 --durations-min 2 $(PYTEST_ARGS)
 
 # Tests that start no other process: seconds.
@@ -129,6 +129,13 @@ kerberos:
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq krb5-kdc krb5-admin-server krb5-user \
 	  libsasl2-modules-gssapi-mit; } >/dev/null 2>&1; } || \
 	  echo "Kerberos is not installed and cannot be: its tests will skip (apt-get install krb5-kdc krb5-admin-server)"
+
+# The browser of the tests of the console, 440 MB; without it they skip and say so.
+.PHONY: chromium
+chromium:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1; } || \
+	  echo "chromium is not installed and cannot be: the tests of the console in a browser will skip (apt-get install chromium)"
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1#/p' Makefile | awk -F'#' '{ printf "%-14s %s\n", $$1, $$2 }'

@@ -216,6 +216,11 @@ _ALL = (
         needs="Java", options=(_PYTEST_ARGS,),
     ),
     Campaign(
+        name="browser", takes="5 min", function="campaign.suites:browser",
+        description="every page of the console in chromium: light, dark, desktop, phone, without scripts; axe-core",
+        needs="chromium, Node, network", options=(Option("PICTURES", "", "directory for pictures of all pages"),),
+    ),
+    Campaign(
         name="openapi-fuzz", takes="5 min", function="edge/openapi_fuzz",
         description="random requests made from the OpenAPI documents of the registry and the REST proxy",
         options=(Option("EXAMPLES", 50, "random requests for each operation"), _SEED),

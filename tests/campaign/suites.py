@@ -121,6 +121,17 @@ def edge_kafka(report: Report, *, pytest_args: str) -> None:
     run_pytest(report, *tests, *shlex.split(pytest_args), environment={"OTTLA_EDGE_KAFKA": "1"})
 
 
+def browser(report: Report, *, pictures: str) -> None:
+    """Open every page of the console in both colours and widths, with the rules of axe-core for accessibility."""
+    directory = _ROOT / ".bench" / "axe"
+    script = directory / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists():
+        options = ("--no-audit", "--no-fund", "--ignore-scripts")
+        run_command(report, "npm", "install", "--prefix", str(directory), *options, "axe-core@4")
+    shown = {"OTTLA_PICTURES": str(_ROOT / pictures)} if pictures else {}
+    run_pytest(report, "tests/browser", "-v", environment={"OTTLA_AXE": str(script), "OTTLA_BROWSER": "all", **shown})
+
+
 def spark_cluster(report: Report) -> None:
     run_pytest(report, "tests/spark/test_standalone_cluster.py", "-s", environment={"OTTLA_SPARK_CLUSTER": "1"})
 
