@@ -41,6 +41,7 @@ _GIVE_UP_MS = 240_000
 _DEADLINE_S = 240.0
 _OBSERVE_S = 0.5
 _COMMIT_S = 0.2
+_ASK_AGAIN_S = 0.2
 #: librdkafka gives up on every request after socket.timeout.ms, a minute: a member that needs longer never ends
 _HUNG_S = 100.0
 
@@ -267,8 +268,7 @@ def read_all(options: argparse.Namespace) -> None:
     consumer = _reader(options)
     unread: dict[int, int] = {}
     for partition in range(options.partitions):
-        place = TopicPartition(options.topic, partition)
-        unread[partition] = consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)[1]
+        unread[partition] = _high_watermark(consumer, TopicPartition(options.topic, partition))
         _print(f"high-watermark {partition} {unread[partition]}")
     unread = {partition: end for partition, end in unread.items() if end}
     deadline = time.monotonic() + _DEADLINE_S
@@ -279,6 +279,29 @@ def read_all(options: argparse.Namespace) -> None:
     consumer.close()
     if not unread:
         _print("end")
+
+
+def _high_watermark(consumer: Consumer, place: TopicPartition) -> int:
+    """Return the high watermark of a partition.
+
+    librdkafka asks the leader that it knows once, and returns that broker's error if the leader has moved since.
+    """
+    deadline = time.monotonic() + _DEADLINE_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=_DEADLINE_S)[1])
+        except KafkaException as error:
+            if not _is_about_leader(error.args[0].code()) or time.monotonic() > deadline:
+                raise
+        consumer.list_topics(place.topic, timeout=_DEADLINE_S)
+        time.sleep(_ASK_AGAIN_S)
+
+
+def _is_about_leader(code: int) -> bool:
+    return code in (
+        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    )  # fmt: skip
 
 
 def _reader(options: argparse.Namespace) -> Consumer:
