@@ -28,6 +28,8 @@ TOPIC = "shop.orders"
 #: name of the picture -> path below /c/main
 PAGES = {
     "weather": "",
+    "topics": "/topics",
+    "topic": f"/topics/{TOPIC}/partitions",
     "schemas": "/schemas",
     "schema": f"/schemas/{TOPIC}-value",
     "pipelines": "/pipelines",

@@ -9,8 +9,9 @@ from ottla.edge.console.sections.access import Access
 from ottla.edge.console.sections.changes import Changes
 from ottla.edge.console.sections.pipelines import Pipelines
 from ottla.edge.console.sections.schemas import Schemas
+from ottla.edge.console.sections.topics import Topics
 from ottla.edge.console.sections.weather import Weather
 
 
 def all_sections() -> Sequence[Section]:
-    return [Weather(), Schemas(), Pipelines(), Access(), Changes()]
+    return [Weather(), Topics(), Schemas(), Pipelines(), Access(), Changes()]

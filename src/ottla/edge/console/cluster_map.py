@@ -1,0 +1,98 @@
+"""Brokers and topics of a cluster at one moment, from one metadata request: what lists and the palette need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from ottla.admin.client import AdminClient, nodes_of, topic_state_of
+from ottla.admin.error_codes import no_such_topic
+from ottla.admin.topic_state import TopicState
+from ottla.client.protocol.metadata import Node
+from ottla.edge.console.pages import PageRequest
+
+#: a list may be this old; an action of the console reads it again
+_AGE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSummary:
+    """The figures of a topic that its metadata have."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    is_internal: bool
+    #: partitions without a leader
+    offline: int
+    under_replicated: int
+
+    @property
+    def severity(self) -> int:
+        """0 without a problem; the larger, the worse."""
+        return 2 if self.offline else 1 if self.under_replicated else 0
+
+    def row(self) -> dict[str, object]:
+        return {
+            "name": self.name, "partitions": self.partitions, "replication_factor": self.replication_factor,
+            "is_internal": self.is_internal, "offline": self.offline, "under_replicated": self.under_replicated,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClusterMap:
+    """All brokers and topics."""
+
+    cluster_id: str
+    controller_id: int | None
+    brokers: Mapping[int, Node]
+    racks: Mapping[int, str | None]
+    #: by name, in the order of names
+    topics: Mapping[str, TopicState]
+
+    @cached_property
+    def summaries(self) -> Mapping[str, TopicSummary]:
+        return {name: summary_of(topic) for name, topic in self.topics.items()}
+
+    def topic(self, name: str) -> TopicState:
+        """Return a topic. Raise NotFound."""
+        found = self.topics.get(name)
+        if found is None:
+            raise no_such_topic(name)
+        return found
+
+
+def summary_of(topic: TopicState) -> TopicSummary:
+    return TopicSummary(
+        name=topic.name,
+        partitions=len(topic.partitions),
+        replication_factor=topic.replication_factor,
+        is_internal=topic.internal,
+        offline=sum(each.leader is None for each in topic.partitions),
+        under_replicated=sum(each.is_under_replicated for each in topic.partitions),
+    )
+
+
+def read_map(client: AdminClient) -> ClusterMap:
+    """Return all brokers and topics. Raise Failure."""
+    answer = client.metadata()
+    rows = sorted(answer.topics, key=lambda row: row.name or "")
+    return ClusterMap(
+        cluster_id=answer.cluster_id or "",
+        controller_id=answer.controller_id if answer.controller_id >= 0 else None,
+        brokers=dict(sorted(nodes_of(answer).items())),
+        racks={row.node_id: row.rack for row in answer.brokers},
+        topics={row.name or "": topic_state_of(row, internal=_is_internal(row)) for row in rows},
+    )
+
+
+async def cluster_map(page: PageRequest) -> ClusterMap:
+    """Return all brokers and topics as they were at most two seconds ago. Raise Failure."""
+    return await page.read("cluster map", read_map, age_s=_AGE_S)
+
+
+def _is_internal(row: object) -> bool:
+    # By convention, and not by the flag of the broker: names that start with two underscores are internal.
+    return (getattr(row, "name", "") or "").startswith("__")
