@@ -12,11 +12,11 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from ottla.admin.failure import NotFound
+from ottla.admin.offset_plans import partitions_of
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.csv_rows import csv_line
 from ottla.cli.duration import current_time_ms
 from ottla.cli.names import TOPIC_NAME
-from ottla.cli.offsets import partitions_of
 from ottla.cli.output import CSV_FORMATS, CSV_SAFE, JSON, TEXT, abandon_stdout, output_option
 from ottla.cli.position import LogBounds, PartitionSpan, Span, parse_span, resolve_span
 from ottla.cli.record_format import (

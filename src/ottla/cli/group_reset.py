@@ -9,19 +9,27 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ottla.admin.failure import Failure, NotFound
+from ottla.admin.offset_plans import (
+    OffsetPlan,
+    PlannedOffset,
+    Target,
+    committed_partitions,
+    existing_partitions,
+    make_plan,
+    partitions_of,
+    refusal,
+)
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms, parse_duration_ms
 from ottla.cli.failure import exit_if_failed
 from ottla.cli.names import GROUP_NAME, TOPIC_NAME
-from ottla.cli.offsets import partitions_of
 from ottla.cli.options import Parsed
-from ottla.cli.output import JSON, TABLE, YAML, Column, format_first, output_option, print_rows
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
 from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
@@ -43,27 +51,6 @@ _COLUMNS = (
 )
 #: the key in click's context under which the options of a command collect the targets
 _TARGETS = "ottla.group.targets"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The new offsets; `value` is an offset, a distance or a time in ms."""
-
-    kind: Literal["earliest", "latest", "offset", "time", "shift", "current", "file"]
-    value: int = 0
-    #: for "file": the offset of each topic and partition
-    offsets: Mapping[tuple[str, int], int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedOffset:
-    """The change of one partition."""
-
-    name: TopicPartition
-    current: int | None
-    new: int
-    #: why the new offset differs from the requested one; empty if it does not
-    note: str
 
 
 def _target_option(flag: str, convert: Callable[[Any], Target], **attributes: Any) -> Callable[[_Function], _Function]:
@@ -172,8 +159,8 @@ def reset(
     if target.offsets is not None:
         names = _partitions_in_file(cluster, target.offsets)
     else:
-        names = _committed_partitions(cluster, committed) if all_topics else _named_partitions(cluster, topics)
-    plan = make_plan(cluster, names, committed, target)
+        names = _existing_committed(cluster, committed) if all_topics else _named_partitions(cluster, topics)
+    plan = _noted(make_plan(cluster, names, committed, target))
     undone = "" if export else "nothing was changed; add --execute to commit this"
     _run(cluster, state, plan, execute=execute, undone=undone, output=_OFFSETS_FILE if export else output)
 
@@ -227,8 +214,8 @@ def seek(
         raise NotFound(f"group {shown(group)} does not exist; 'ottla group reset' can create it")
     committed = cluster.committed_offsets(group)
     wanted = tuple(topic for text in topics for topic in text.split(",") if topic)
-    names = partitions_of(cluster, wanted) if wanted else _committed_partitions(cluster, committed)
-    plan = make_plan(cluster, names, committed, target)
+    names = partitions_of(cluster, wanted) if wanted else _existing_committed(cluster, committed)
+    plan = _noted(make_plan(cluster, names, committed, target))
     if target.kind == "offset" and plan and all(planned.new < target.value for planned in plan):
         # The user may have meant a time and forgotten the @. Committing the end would skip all records.
         raise Failure(
@@ -236,51 +223,6 @@ def seek(
             "--to end"
         )
     _run(cluster, state, plan, execute=not dry_run, undone="nothing was changed", output=output)
-
-
-def make_plan(
-    cluster: ClusterClient, names: Sequence[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
-) -> list[PlannedOffset]:
-    """Return the new offset of each partition, which is inside its log."""
-    starts, ends = cluster.find_offsets(names, "earliest"), cluster.find_offsets(names, "latest")
-    at_time = cluster.find_offsets(names, target.value) if target.kind == "time" else {}
-    plan = []
-    for name in names:
-        start, end, current = starts[name].offset or 0, ends[name].offset or 0, committed.get(name)
-        found = at_time[name].offset if target.kind == "time" else None
-        wanted, note = _requested(target, name, (start, end), current, found)
-        if wanted is None:
-            click.echo(f"note: {name.topic}-{name.partition} is skipped: {note}", err=True)
-            continue
-        if wanted < start:
-            note = f"offset {wanted} is before the start of the log, moved to {start}"
-        elif wanted > end:
-            note = f"offset {wanted} is beyond the end of the log, moved to {end}"
-        plan.append(PlannedOffset(name=name, current=current, new=min(max(wanted, start), end), note=note))
-    return plan
-
-
-def _requested(
-    target: Target, name: TopicPartition, log: tuple[int, int], current: int | None, found: int | None
-) -> tuple[int | None, str]:
-    """Return the offset that was asked for, or None, and a note about it. `log` has its first and its end offset."""
-    start, end = log
-    match target.kind:
-        case "earliest":
-            return start, ""
-        case "latest":
-            return end, ""
-        case "offset":
-            return target.value, ""
-        case "time":
-            return (end, "no record is at or after this time, moved to the end") if found is None else (found, "")
-        case "shift":
-            return (None, "no commit to shift from") if current is None else (current + target.value, "")
-        case "current":
-            return (end, "no commit, moved to the end") if current is None else (current, "")
-        case "file":
-            assert target.offsets is not None, "a target of this kind has offsets"
-            return target.offsets[name], ""
 
 
 def parse_offsets_file(file: Iterable[str] | IO[str]) -> dict[tuple[str, int], int]:
@@ -311,9 +253,9 @@ def _run(
     """Print the plan. With `execute` commit it, otherwise print `undone`."""
     if not plan:
         raise Failure(f"group {shown(group.group_id)} has no committed offset to move; name the topics to start from")
-    refusal = _refusal(group)
-    if execute and refusal is not None:
-        raise refusal
+    reason = refusal(group)
+    if execute and reason is not None:
+        raise reason
     if output == TABLE:
         _print_plan(group, plan, {}, output)
     for planned in plan:
@@ -325,8 +267,8 @@ def _run(
     if output != TABLE:
         _print_plan(group, plan, failures, output)
     if not execute:
-        if refusal is not None:
-            click.echo(f"warning: {refusal.message}", err=True)
+        if reason is not None:
+            click.echo(f"warning: {reason.message}", err=True)
         if undone:
             click.echo(undone, err=True)
         return
@@ -356,16 +298,6 @@ def _print_plan(
     print_rows(rows, _COLUMNS, output)
 
 
-def _refusal(group: GroupState) -> Failure | None:
-    if not group.members:
-        return None
-    clients = sorted({f"{member.client_id} at {member.host}" for member in group.members})
-    return Failure(
-        f"group {shown(group.group_id)} still has active members ({len(group.members)}), so its offsets cannot be set; "
-        f"stop {shown(format_first(clients))}, wait until 'ottla group describe' says Empty, then try again"
-    )
-
-
 def _only_target(ctx: click.Context) -> Target:
     targets: list[tuple[str, Target]] = ctx.meta.get(_TARGETS, [])
     if not targets:
@@ -387,7 +319,7 @@ def _check_scope(topics: tuple[str, ...], all_topics: bool, target: Target) -> N
 
 
 def _named_partitions(cluster: ClusterClient, texts: Iterable[str]) -> list[TopicPartition]:
-    return _existing_partitions(cluster, parse_topics(texts))
+    return existing_partitions(cluster, parse_topics(texts))
 
 
 def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
@@ -409,27 +341,17 @@ def _partitions_in_file(cluster: ClusterClient, offsets: Mapping[tuple[str, int]
     for topic, partition in offsets:
         if (known := wanted.setdefault(topic, set())) is not None:
             known.add(partition)
-    return _existing_partitions(cluster, wanted)
+    return existing_partitions(cluster, wanted)
 
 
-def _existing_partitions(cluster: ClusterClient, wanted: Mapping[str, set[int] | None]) -> list[TopicPartition]:
-    """Return the partitions of each topic with these numbers, or all. Raise NotFound if one does not exist."""
-    every = partitions_of(cluster, tuple(wanted))
-    for topic, numbers in wanted.items():
-        missing = (numbers or set()) - {name.partition for name in every if name.topic == topic}
-        if missing:
-            raise NotFound(f"{topic} has no partition {min(missing)}; see 'ottla topic describe {topic}'")
-    return sorted(name for name in every if (numbers := wanted[name.topic]) is None or name.partition in numbers)
+def _existing_committed(cluster: ClusterClient, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    existing, deleted = committed_partitions(cluster, committed)
+    for name in deleted:
+        click.echo(f"note: {name.topic}-{name.partition} is skipped: it no longer exists", err=True)
+    return existing
 
 
-def _committed_partitions(cluster: ClusterClient, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Return the committed partitions that still exist. A commit is kept when its topic is deleted."""
-    known = cluster.topics()
-    names = []
-    for name in committed:
-        state = known.get(name.topic)
-        if state is not None and name.partition < len(state.partitions):
-            names.append(name)
-        else:
-            click.echo(f"note: {name.topic}-{name.partition} is skipped: it no longer exists", err=True)
-    return names
+def _noted(plan: OffsetPlan) -> tuple[PlannedOffset, ...]:
+    for name, reason in plan.skipped.items():
+        click.echo(f"note: {name.topic}-{name.partition} is skipped: {reason}", err=True)
+    return plan.offsets

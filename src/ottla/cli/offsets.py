@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
+from ottla.admin.offset_plans import partitions_of
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms
 from ottla.cli.names import TOPIC_NAME
@@ -14,10 +15,7 @@ from ottla.cli.options import Parsed
 from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_rows
 from ottla.cli.position import parse_time_ms
 from ottla.cli.watch import WatchCommand
-from ottla.model.types import TopicPartition
 
-if TYPE_CHECKING:
-    from ottla.cli.cluster import ClusterClient
 Moment = Literal["earliest", "latest", "max-timestamp"] | int
 
 _COLUMNS = (
@@ -77,13 +75,3 @@ def command(topics: tuple[str, ...], moment: Moment, connection: ClusterOptions,
         for name, at in found.items()
     ]
     print_rows(rows, _COLUMNS, output)
-
-
-def partitions_of(cluster: ClusterClient, topics: tuple[str, ...]) -> list[TopicPartition]:
-    """Return all partitions of these topics. Raise NotFound if a topic does not exist."""
-    known = cluster.topics()
-    names = []
-    for topic in dict.fromkeys(topics):
-        state = known.get(topic) or cluster.topic(topic)
-        names += [partition.name for partition in state.partitions]
-    return names

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.admin.failure import Failure
+from ottla.admin.offset_plans import partitions_of
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.latencies import Latencies
 from ottla.cli.names import TOPIC_NAME
-from ottla.cli.offsets import partitions_of
 from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
 from ottla.cli.produce import acks_option, compression_option, report_records_in_flight
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal, TypeVar
+
+from ottla.model.times import parse_time_ms as parse_time_ms
 
 #: the key of a partition
 Name = TypeVar("Name")
 Kind = Literal["beginning", "end", "offset", "before-end", "time"]
-
-_SPANS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +64,6 @@ def parse_span(texts: tuple[str, ...], now_ms: int) -> Span:
             raise ValueError(f"{text!r} is a second {'start' if one_start and start else 'stop'}; give one of each")
         start, end = start or one_start, end or one_end
     return Span(start or Position("beginning"), end)
-
-
-def parse_time_ms(text: str, now_ms: int) -> int:
-    """Return a point in time in milliseconds. Raise ValueError for other texts."""
-    if re.fullmatch(r"\d{1,16}", text):
-        return int(text)
-    span = re.fullmatch(r"-(\d{1,9})(ms|s|m|h|d)", text)
-    if span is not None:
-        return now_ms - int(span[1]) * _SPANS_MS[span[2]]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not a time: write milliseconds, ISO 8601 such as 2026-01-31T12:00:00Z, or -90m"
-        ) from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def resolve_span(
