@@ -153,7 +153,57 @@ def console_page() -> str:
     return "\n".join([text + mark, *table(("Name", "Type", "Default", "Allowed", "Meaning"), rows), ""])
 
 
+CHECKS_HEAD = """\
+# Checks of a cluster
+
+<!-- Written by tools/generate_docs.py from the table in src/ottla/health/checks; do not edit. -->
+
+`ottla doctor` and the first page of the [console](../operate/console.md) evaluate these checks. They need the Kafka
+protocol only, so they work with Apache Kafka, too. They read and change nothing: a few requests for each broker, and
+one for some hundreds of topics. What this user may not read, or the cluster does not have, is reported as
+`not-checked` with the reason.
+
+```sh
+ottla doctor -b 127.0.0.1:9092                 # one reading
+ottla doctor -b 127.0.0.1:9092 --compare 60    # two readings, for the checks with "yes" in the column Two readings
+ottla doctor -b 127.0.0.1:9092 -o json         # for programs: name, verdict, detail, remedy, kind, names
+ottla doctor checks                            # this table
+```
+
+| verdict | severity | meaning | exit code |
+| --- | --- | --- | --- |
+| `fail` | error | something does not work: clients are refused, or records are lost | 1 |
+| `warn` | warning | it works, and will not after the next failure, or soon | 0 |
+| `info` | info | it may be intended | 0 |
+| `ok` | | nothing is wrong | 0 |
+
+A check may report a higher or lower severity than the one in the table, if its meaning says so.
+"""
+
+_KINDS = {
+    "brokers": "Brokers", "partitions": "Partitions and replicas", "disks": "Log directories",
+    "groups": "Consumer groups", "transactions": "Transactions", "topics": "Topics", "security": "Security",
+}  # fmt: skip
+
+
+def checks_page() -> str:
+    """docs/reference/checks.md"""
+    from ottla.health.checks import CHECKS
+
+    lines = [CHECKS_HEAD]
+    for module, title in _KINDS.items():
+        rows = (
+            (f"`{row.name}`", row.severity.name.lower(), row.problem, row.advice, "yes" if row.needs_before else "")
+            for row in CHECKS
+            if row.find.__module__.endswith(f".{module}")
+        )
+        header = ("Check", "Severity", "What it means", "What to do", "Two readings")
+        lines += [f"## {title}", "", *table(header, rows), ""]
+    return "\n".join(lines)
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/checks.md": checks_page,
     str(CONSOLE): console_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/rest.md": rest_page,

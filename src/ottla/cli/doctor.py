@@ -1,6 +1,7 @@
-"""`ottla doctor`: checks of this machine, of the broker and of its cluster.
+"""`ottla doctor`: checks of this machine and of a cluster.
 
-Each check returns a verdict and, if it is not ok, the remedy. No check changes anything.
+Each check returns a verdict and, if it is not ok, the remedy. No check changes anything. Those of the cluster are in
+`ottla.health`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import click
 
-from ottla.admin.failure import FAILED, Failure
-from ottla.cli.connection import ClusterOptions, connection_options, split_addresses
-from ottla.cli.output import JSON, TABLE, YAML, output_option, print_data
+from ottla.admin.failure import FAILED
+from ottla.cli.connection import ClusterOptions, connection_options
+from ottla.cli.output import JSON, TABLE, YAML, Column, output_option, print_data, print_rows
 from ottla.cli.service_options import missing_package
 from ottla.model import extras
+from ottla.model.printable import shown
+
+Verdict = Literal["ok", "info", "warn", "fail"]
 
 OK: Literal["ok"] = "ok"
+INFO: Literal["info"] = "info"
 WARN: Literal["warn"] = "warn"
 FAIL: Literal["fail"] = "fail"
 
@@ -37,40 +43,95 @@ CLOCK_AHEAD_S_MAX = 60
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verdict line; `remedy` says what to do when it is not ok."""
+    """One verdict; `remedy` says what to do when it is not ok."""
 
     name: str
-    verdict: Literal["ok", "warn", "fail"]
+    verdict: Verdict
     detail: str
     remedy: str = ""
+    #: the kind and the names of the objects that a check of the cluster is about, such as partitions
+    kind: str = ""
+    names: tuple[str, ...] = ()
+
+
+_CHECK_COLUMNS = (
+    Column("CHECK", "name"),
+    Column("SEVERITY", "severity"),
+    Column("PROBLEM", "problem"),
+    Column("WHAT TO DO", "advice"),
+)
 
 
 @click.command("doctor")
-@click.argument("area", metavar="[security]", required=False, type=click.Choice(["security"]))
+@click.argument("area", metavar="[security|checks]", required=False, type=click.Choice(["security", "checks"]))
 @click.option("--config", metavar="FILE", type=click.Path(), help="With security: check the settings in this file.")
 @click.option("--data", metavar="DIR", type=click.Path(), help="Also check this data directory.")
+@click.option(
+    "--compare",
+    "compare_s",
+    metavar="SECONDS",
+    type=click.FloatRange(2.0, 3600.0),
+    help="Read the cluster again after SECONDS, for the checks that compare two readings: groups that stopped or fall "
+    "behind, rebalances and moves without progress, disks that fill.",
+)
 @connection_options
 @output_option(TABLE, JSON, YAML)
-def command(area: str | None, config: str | None, data: str | None, connection: ClusterOptions, output: str) -> None:
-    """Check this machine, the broker and its cluster, or the security of a broker's settings.
+def command(
+    area: str | None,
+    config: str | None,
+    data: str | None,
+    compare_s: float | None,
+    *,
+    connection: ClusterOptions,
+    output: str,
+) -> None:
+    """Check this machine and a cluster, or the security of a broker's settings, and say what to do.
 
-    Checks Python, limits, the data directory, the clock, the address, the broker, the controller and the replicas of
-    all partitions. Prints one line per check: ok, warn or fail, and the remedy. The exit code is 1 if a check fails.
+    Checks Python, limits, the data directory, the clock and the address, then the state of the cluster: brokers,
+    partitions, disks, groups, transactions, topics and security. The first page of the console uses the same checks.
 
-    `ottla doctor security --config FILE` checks the security of a broker's settings: listeners, certificates and when
-    they expire, files that other users can read, passwords, ACLs, super users and ZooKeeper. The broker need not run.
+    Each line has a verdict. fail: something does not work. warn: it will not, or not after the next failure. info: it
+    may be intended. A line after it says what to do next. The exit code is 1 if a check fails, 0 otherwise.
+
+    'ottla doctor checks' prints all checks of a cluster. 'ottla doctor security --config FILE' checks the security of a
+    broker's settings: listeners, certificates and when they expire, files that other users can read, passwords, ACLs,
+    super users and ZooKeeper. The broker need not run.
     """
-    if (area is None) != (config is None):
+    if (area == "security") != (config is not None):
         raise click.UsageError("'ottla doctor security' needs --config with the broker's server.properties")
-    checks = list(run_checks(data, connection) if config is None else _security_checks(config))
+    if area == "checks":
+        _print_table_of_checks(output)
+        return
+    checks = list(run_checks(data, connection, compare_s) if config is None else _security_checks(config))
     if output == TABLE:
-        for check in checks:
-            remedy = f"; {check.remedy}" if check.remedy else ""
-            click.echo(f"{check.verdict:<4}  {check.name}: {check.detail}{remedy}")
+        _print_for_people(checks)
     else:
         print_data([asdict(check) for check in checks], output)
     if any(check.verdict == FAIL for check in checks):
         sys.exit(FAILED)
+
+
+def _print_for_people(checks: Sequence[Check]) -> None:
+    width = max((len(check.name) for check in checks), default=0)
+    for check in checks:
+        click.echo(f"{check.verdict:<4}  {shown(check.name):<{width}}  {shown(check.detail)}")
+        if check.remedy:
+            click.echo(f"{'':<4}  {'':<{width}}  next: {shown(check.remedy)}")
+    counts = Counter(check.verdict for check in checks)
+    click.echo(", ".join(f"{counts[verdict]} {verdict}" for verdict in (FAIL, WARN, INFO, OK) if counts[verdict]))
+
+
+def _print_table_of_checks(output: str) -> None:
+    from ottla.health.checks import CHECKS
+
+    rows = [
+        {
+            "name": check.name, "severity": check.severity.name.lower(), "kind": check.kind, "problem": check.problem,
+            "advice": check.advice, "compares_readings": check.needs_before,
+        }
+        for check in CHECKS
+    ]  # fmt: skip
+    print_rows(rows, _CHECK_COLUMNS, output)
 
 
 def _security_checks(config: str) -> Iterator[Check]:
@@ -81,7 +142,9 @@ def _security_checks(config: str) -> Iterator[Check]:
     return check_security(config, datetime.datetime.now(datetime.UTC))
 
 
-def run_checks(data: str | None, connection: ClusterOptions) -> Iterator[Check]:
+def run_checks(data: str | None, connection: ClusterOptions, compare_s: float | None = None) -> Iterator[Check]:
+    from ottla.cli import doctor_cluster
+
     yield check_python(sys.version_info[:3], sys.flags.optimize)
     yield check_event_loop()
     yield check_crc()
@@ -89,15 +152,10 @@ def run_checks(data: str | None, connection: ClusterOptions) -> Iterator[Check]:
     if data is not None:
         yield from check_data(data)
     yield check_clock(time.time(), data)
-    cluster = list(check_cluster(connection))
-    yield from cluster
-    if any(check.name == "protocol" and check.verdict == OK for check in cluster):
-        from ottla.cli.doctor_cluster import check_partitions
-
-        yield from check_partitions(connection)
     yield check_services(missing_package())
     yield check_java()
     yield check_kcat()
+    yield from doctor_cluster.check_cluster(connection, compare_s)
 
 
 # The machine
@@ -260,43 +318,3 @@ def _open_file_limit() -> int:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return hard if hard >= 0 else 1 << 62
-
-
-# The cluster
-
-
-def check_cluster(connection: ClusterOptions) -> Iterator[Check]:
-    """Check that the address accepts connections, that a Kafka broker answers, and that its brokers are reachable."""
-    from ottla.cli.cluster import refusal
-    from ottla.cli.listeners import find_listener
-
-    refusals = {
-        f"{host}:{port}": refusal(host, port, connection.timeout_s)
-        for host, port in split_addresses(connection.bootstrap)
-    }
-    for address, reason in refusals.items():
-        if reason is None:
-            listener = find_listener(int(address.rpartition(":")[2]))
-            yield Check("address", OK, f"{address} accepts connections{f' ({listener})' if listener else ''}")
-        elif connection.bootstrap_named:
-            yield Check("address", FAIL, f"{address}: {reason}", "start a broker there with 'ottla broker', or fix -b")
-        else:
-            yield Check("address", OK, f"{address} is free, 'ottla broker' can start there")
-    if all(refusals.values()):
-        return
-    try:
-        brokers = connection.connect().brokers()
-    except (Failure, click.UsageError) as error:
-        yield Check("protocol", FAIL, f"no Kafka broker answers: {error.message}", "check which program listens there")
-        return
-    yield Check("protocol", OK, f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''} in the metadata")
-    for node in brokers:
-        reason = refusal(node.host, node.port, connection.timeout_s)
-        where = f"broker {node.broker_id} at {node.host}:{node.port}"
-        if reason is None:
-            yield Check("advertised", OK, f"{where} is reachable from here")
-        else:
-            yield Check(
-                "advertised", FAIL, f"{where}: {reason}",
-                "set advertised.listeners to an address that clients can reach",
-            )  # fmt: skip

@@ -1,81 +1,99 @@
-"""The checks of `ottla doctor` that concern the cluster: controller, brokers that do not run, partitions, leaders."""
+"""The part of `ottla doctor` about the cluster: its address, then the checks of `ottla.health`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import click
 
-from ottla.admin.cluster import ClusterState
-from ottla.admin.failure import Failure
-from ottla.admin.status import describe_status
-from ottla.cli.cluster_status import opened
-from ottla.cli.connection import ClusterOptions
-from ottla.cli.doctor import FAIL, OK, WARN, Check
-from ottla.cli.output import format_first
+from ottla.admin.client import AdminClient
+from ottla.cli.cluster import opened_client, refusal
+from ottla.cli.connection import ClusterOptions, split_addresses
+from ottla.cli.doctor import FAIL, INFO, OK, WARN, Check, Verdict
+from ottla.cli.listeners import find_listener
+from ottla.health.checks import CHECKS
+from ottla.health.evaluation import evaluate
+from ottla.health.findings import Finding, Severity
+from ottla.health.picture import PictureOptions, read_picture
+from ottla.health.types import ClusterPicture
+from ottla.lag.reading import LagReader
+from ottla.model.errors import OttlaError
+from ottla.model.figures import format_count, format_duration_ms
 
-#: the share of partitions that may be led by other replicas than the preferred ones; brokers use the same limit
-_NOT_PREFERRED_MAX = 0.1
+_VERDICTS: Final[dict[Severity, Verdict]] = {Severity.INFO: INFO, Severity.WARNING: WARN, Severity.ERROR: FAIL}
+#: what the messages of the admin client advise
+_ITSELF: Final = ("; see 'ottla doctor'", ", or run 'ottla doctor'")
 
 
-def check_partitions(connection: ClusterOptions) -> Iterator[Check]:
-    """Yield the checks of the cluster. The check fails if the cluster stops answering."""
+def check_cluster(connection: ClusterOptions, compare_s: float | None = None) -> Iterator[Check]:
+    """Yield whether the address accepts connections, whether a Kafka broker answers, and what the checks found."""
+    refusals = {
+        f"{host}:{port}": refusal(host, port, connection.timeout_s)
+        for host, port in split_addresses(connection.bootstrap)
+    }
+    for address, reason in refusals.items():
+        if reason is None:
+            listener = find_listener(int(address.rpartition(":")[2]))
+            yield Check("address", OK, f"{address} accepts connections{f' ({listener})' if listener else ''}")
+        elif connection.bootstrap_named:
+            # The other addresses are enough for a client, until one of them fails, too.
+            verdict: Verdict = FAIL if all(refusals.values()) else WARN
+            remedy = "start a broker there with 'ottla broker', or fix -b"
+            yield Check("address", verdict, f"{address}: {reason}", remedy)
+        else:
+            yield Check("address", OK, f"{address} is free, 'ottla broker' can start there")
+    if not all(refusals.values()):
+        yield from _check_state(connection, compare_s)
+
+
+def _check_state(connection: ClusterOptions, compare_s: float | None) -> Iterator[Check]:
     try:
-        with opened(connection) as admin:
-            state = admin.state()
-            checks = list(judge(state, admin.min_isr))
-    except (Failure, click.UsageError) as error:
-        checks = [Check("partitions", FAIL, error.message, "see the logs of the brokers")]
-    yield from checks
+        with opened_client(connection) as client:
+            picture = read_state(client, connection.timeout_s)
+            if compare_s is not None:
+                time.sleep(compare_s)
+                picture = read_state(client, connection.timeout_s, picture)
+    except (OttlaError, click.UsageError) as error:
+        remedy = "check which program listens there, the listener's protocol (-X security.protocol) and the login"
+        yield Check("protocol", FAIL, f"no Kafka broker answers: {_without_itself(error)}", remedy)
+        return
+    yield from rows_of(picture, evaluate(picture))
 
 
-def judge(state: ClusterState, min_isr: Callable[[set[str]], dict[str, int]]) -> Iterator[Check]:
-    """Yield the verdicts about this state of a cluster."""
-    if state.controller_id is None:
-        yield Check(
-            "controller", FAIL, "no broker is the controller: no leaders are elected",
-            "check that ZooKeeper runs and that the brokers reach it (zookeeper.connect)",
-        )  # fmt: skip
-    else:
-        yield Check("controller", OK, f"broker {state.controller_id}")
-    missing = sorted({number for each in state.partitions for number in each.replicas} - state.brokers.keys())
-    if missing:
-        names = ", ".join(map(str, missing))
-        yield Check(
-            "brokers", WARN, f"brokers with replicas that do not run: {names}",
-            f"start them; if one is lost for good: 'ottla cluster decommission {missing[0]}'",
-        )  # fmt: skip
-    summary = describe_status(state, min_isr)
-    yield _check_replicas(summary, bool(missing))
-    moved, total = summary["not_preferred_leaders"], summary["partitions"]
-    if moved > total * _NOT_PREFERRED_MAX:
-        yield Check(
-            "leaders", WARN, f"{moved} of {total} partitions are not led by their preferred replicas",
-            "'ottla cluster elect' moves the leaders back; brokers do so by themselves every few minutes",
-        )  # fmt: skip
+def read_state(client: AdminClient, timeout_s: float, before: ClusterPicture | None = None) -> ClusterPicture:
+    """Return the state of the cluster with the lag of its groups. Raise OttlaError if no broker answers."""
+    # A broker without an answer must not use up the time of the command: it is asked once.
+    options = PictureOptions(request_timeout_s=min(timeout_s, PictureOptions().request_timeout_s))
+    try:
+        lag = LagReader(client).read(all_topics=False).groups
+    except OttlaError:
+        # The picture says why, if the cluster does not answer at all; the checks of lag are then reported as not run.
+        lag = None
+    return read_picture(client, options=options, lag=lag, before=before)
 
 
-def _check_replicas(summary: dict[str, object], is_broker_missing: bool) -> Check:
-    """Return the verdict about the worst problem that a partition has."""
-    problems = summary["problems"]
-    assert isinstance(problems, list)
-    by_problem: dict[str, list[str]] = {}
-    for row in problems:
-        by_problem.setdefault(row["problem"], []).append(f"{row['topic_name']}:{row['partition_id']}")
-    start = "start the brokers that do not run" if is_broker_missing else "see the logs of the brokers"
-    if names := by_problem.get("no leader"):
-        return Check(
-            "partitions", FAIL, f"{len(names)} without a leader ({format_first(names)})",
-            f"{start}; only if their data is lost: 'ottla cluster elect --unclean TOPIC'",
-        )  # fmt: skip
-    if names := by_problem.get("under min.insync.replicas"):
-        text = (
-            f"{len(names)} with fewer in-sync replicas than min.insync.replicas refuse acks=all ({format_first(names)})"
-        )
-        return Check("partitions", FAIL, text, start)
-    if names := by_problem.get("replicas not in sync"):
-        text = f"{len(names)} with replicas that are not in sync ({format_first(names)})"
-        return Check("partitions", WARN, text, f"{start}; 'ottla cluster status --wait' waits until they are in sync")
-    if names := by_problem.get("replicas added"):
-        return Check("partitions", OK, f"{len(names)} get more replicas; see 'ottla cluster reassign'")
-    return Check("partitions", OK, f"{summary['partitions']}, all replicas in sync")
+def rows_of(picture: ClusterPicture, findings: Sequence[Finding]) -> Iterator[Check]:
+    """Yield how the cluster answers, each finding, and how many checks did run."""
+    yield Check("protocol", OK, f"{format_count(len(picture.brokers), 'broker')} in the metadata")
+    for each in findings:
+        yield Check(each.check, _VERDICTS[each.severity], each.text, each.advice, each.kind, each.names)
+    table = [check for check in CHECKS if check.can_run(picture)]
+    failed = {each.check for each in findings}
+    passed = sum(check.name not in failed for check in table)
+    topics, groups = format_count(len(picture.topics), "topic"), format_count(len(picture.groups), "group")
+    since = f", compared with {format_duration_ms(picture.elapsed_ms)} before" if picture.before is not None else ""
+    text = f"{passed} of {format_count(len(table), 'check')} found nothing ({topics}, {groups}{since})"
+    yield Check("cluster", OK, text)
+    waiting = [check.name for check in CHECKS if check.needs_before] if picture.before is None else []
+    if waiting:
+        text = f"{format_count(len(waiting), 'check')} compare two readings and did not run"
+        yield Check("compare", OK, f"{text}: use --compare 60")
+
+
+def _without_itself(error: OttlaError | click.UsageError) -> str:
+    text = error.message if isinstance(error, click.UsageError) else str(error)
+    for words in _ITSELF:
+        text = text.replace(words, "")
+    return text

@@ -5,16 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.admin.failure import NotHealthy
-from ottla.cli import cluster as cluster_module
 from ottla.cli import doctor, doctor_cluster
 from ottla.cli.connection import make_connection
 from ottla.cli.listeners import find_listener
+from ottla.client.protocol.metadata import Node
+from ottla.health.checks import CHECKS
+from ottla.health.types import BrokerPicture, ClusterPicture
 
 NOW_S = 1_800_000_000.0
 
@@ -82,18 +85,21 @@ def test_looking_for_a_lock_takes_none(tmp_path: Path) -> None:
 
 
 def cluster_verdicts(bootstrap: str | None) -> list[tuple[str, str]]:
-    checks = doctor.check_cluster(make_connection(bootstrap, {}, {}, 1))
+    checks = doctor_cluster.check_cluster(make_connection(bootstrap, {}, {}, 1))
     return [(check.name, check.verdict) for check in checks]
 
 
 @pytest.fixture
 def refusals(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Addresses that refuse; every other one accepts."""
+    """Addresses that refuse; every other one accepts, and a healthy cluster answers."""
     refused: dict[str, str] = {}
     monkeypatch.delenv("OTTLA_BOOTSTRAP_SERVER", raising=False)
-    monkeypatch.setattr(cluster_module, "refusal", lambda host, port, timeout_s: refused.get(f"{host}:{port}"))
-    # No broker answers here; test_cli_doctor_cluster.py has these checks.
-    monkeypatch.setattr(doctor_cluster, "check_partitions", lambda connection: iter(()))
+    monkeypatch.setattr(doctor_cluster, "refusal", lambda host, port, timeout_s: refused.get(f"{host}:{port}"))
+    nodes = {1: BrokerPicture(node=Node(1, "db", 9092))}
+    healthy = ClusterPicture(read_at_ms=1000, cluster_id="c", controller_id=1, brokers=nodes, topics={})
+    monkeypatch.setattr(
+        doctor_cluster, "read_state", lambda client, timeout_s, before=None: replace(healthy, before=before)
+    )
     return refused
 
 
@@ -107,36 +113,49 @@ def test_a_named_address_that_refuses_fails(refusals: dict[str, str]) -> None:
     assert cluster_verdicts("db:9092") == [("address", "fail")]
 
 
-@pytest.mark.usefixtures("refusals", "cluster")
-def test_a_healthy_cluster_is_ok_throughout() -> None:
-    assert cluster_verdicts("db:9092") == [("address", "ok"), ("protocol", "ok"), ("advertised", "ok")]
-
-
-@pytest.mark.usefixtures("cluster")
-def test_an_advertised_address_that_cannot_be_reached_fails(refusals: dict[str, str]) -> None:
-    refusals["127.0.0.1:9092"] = "connection refused"
-    assert cluster_verdicts("db:9093")[-1] == ("advertised", "fail")
+def test_one_of_two_addresses_that_refuses_is_a_warning(refusals: dict[str, str]) -> None:
+    refusals["old:9092"] = "connection refused"
+    assert cluster_verdicts("old:9092,db:9092")[:3] == [("address", "warn"), ("address", "ok"), ("protocol", "ok")]
 
 
 @pytest.mark.usefixtures("refusals")
-def test_something_that_is_no_broker_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(connection: object) -> None:
-        raise NotHealthy("no answer")
-
-    monkeypatch.setattr(cluster_module, "connect", silent)
-    assert cluster_verdicts("db:80") == [("address", "ok"), ("protocol", "fail")]
+def test_a_healthy_cluster_is_ok_throughout() -> None:
+    assert cluster_verdicts("db:9092") == [("address", "ok"), ("protocol", "ok"), ("cluster", "ok"), ("compare", "ok")]
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("refusals")
+def test_with_compare_the_cluster_is_read_twice(monkeypatch: pytest.MonkeyPatch, ottla: Any) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(doctor_cluster.time, "sleep", slept.append)
+    result = ottla("doctor", "-b", "db:9092", "--compare", "30", "-o", "json")
+    checks = {check["name"]: check["detail"] for check in json.loads(result.stdout)}
+    assert slept == [30.0]
+    assert "compare" not in checks and ", compared with 0 before" in checks["cluster"]
+
+
+def test_something_that_is_no_broker_fails(refusals: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> None:
+        raise NotHealthy("db:80 cannot be reached (reset); see 'ottla doctor'")
+
+    monkeypatch.setattr(doctor_cluster, "read_state", silent)
+    (_, check) = doctor_cluster.check_cluster(make_connection("db:80", {}, {}, 1))
+    assert (check.name, check.verdict) == ("protocol", "fail")
+    assert check.detail == "no Kafka broker answers: db:80 cannot be reached (reset)"
+
+
 def test_the_exit_code_is_1_when_anything_fails(refusals: dict[str, str], ottla: Any) -> None:
     assert ottla("doctor").exit_code == 0
     refusals["db:9092"] = "connection refused"
     result = ottla("doctor", "-b", "db:9092")
     assert result.exit_code == 1
-    assert "fail  address: db:9092: connection refused; start a broker there" in result.stdout
+    lines = result.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("fail  address  "))
+    # Both texts begin in the same column.
+    assert lines[at].index("db:9092: connection refused") == lines[at + 1].index("next: start a broker there")
+    assert lines[-1].startswith("1 fail, ")
 
 
-@pytest.mark.usefixtures("refusals", "cluster")
+@pytest.mark.usefixtures("refusals")
 def test_json_has_a_verdict_per_check(ottla: Any, tmp_path: Path) -> None:
     checks = json.loads(ottla("doctor", "--data", str(tmp_path), "-o", "json").stdout)
     names = [check["name"] for check in checks]
@@ -144,6 +163,14 @@ def test_json_has_a_verdict_per_check(ottla: Any, tmp_path: Path) -> None:
         names
     )
     assert {check["verdict"] for check in checks} <= {"ok", "warn", "fail"}
+
+
+def test_table_of_checks_is_printed_without_a_cluster(ottla: Any) -> None:
+    rows = json.loads(ottla("doctor", "checks", "-o", "json").stdout)
+    assert len(rows) == len(CHECKS)
+    assert {row["severity"] for row in rows} == {"info", "warning", "error"}
+    assert "offline-partitions" in ottla("doctor", "checks").stdout
+    assert ottla("doctor", "checks", "--config", "x").exit_code == 2
 
 
 def test_the_listener_of_a_port_is_found_in_proc(tmp_path: Path) -> None:
