@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from ottla.admin import config_requests, group_requests, outages
 from ottla.admin.config_requests import Change, Scope
@@ -40,6 +40,9 @@ from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConf
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.metadata import MetadataResponse
+
+if TYPE_CHECKING:
+    from ottla.model.records import Record
 
 _CLIENT_ID = "ottla-admin"
 #: pause before a retry
@@ -288,20 +291,25 @@ class AdminClient:
 
     def read_values(self, name: TopicPartition, start: int, end: int) -> list[bytes | None]:
         """Return the values of the committed records from one offset up to, not including, another one."""
+        return [record.value for record in self.read_records(name, start, end)]
+
+    def read_records(self, name: TopicPartition, start: int, end: int, *, committed: bool = True) -> list[Record]:
+        """Return the records from one offset up to, not including, another one; all of them or the committed ones."""
         # Most commands read no records, and the codecs take longer to import than such a command runs.
         from ottla.client.batches import data_batches
         from ottla.client.fetching import PartitionReader
         from ottla.model.records import iterate_records
 
-        def read() -> list[bytes | None]:
+        isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+
+        def read() -> list[Record]:
             aborted: dict[int, int] = {}
-            values: list[bytes | None] = []
-            with PartitionReader(self.cluster, name, start, end, isolation=Isolation.READ_COMMITTED) as reader:
+            found: list[Record] = []
+            with PartitionReader(self.cluster, name, start, end, isolation=isolation) as reader:
                 for fetched in reader:
                     for _, batch in data_batches(fetched, aborted):
-                        found = [row for row in iterate_records(batch) if start <= row.offset < end]
-                        values += [None if row.value is None else bytes(row.value) for row in found]
-            return values
+                        found += [each for each in iterate_records(batch) if start <= each.offset < end]
+            return found
 
         return self._call(read, str(name))
 

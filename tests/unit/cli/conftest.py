@@ -16,6 +16,7 @@ from ottla.admin.topic_state import ConfigValue, OffsetFound, Outcome, Partition
 from ottla.cli import cluster as cluster_module
 from ottla.cli.main import main
 from ottla.client.protocol.metadata import Node
+from ottla.model.records import Record
 from ottla.model.types import TopicPartition
 
 
@@ -140,6 +141,12 @@ class FakeCluster:
     ) -> dict[TopicPartition, OffsetFound]:
         return {name: OffsetFound(offset=self._find(name, at), timestamp=None, leader_epoch=3) for name in partitions}
 
+    def read_records(self, name: TopicPartition, start: int, end: int, *, committed: bool = True) -> list[Record]:
+        return [
+            Record(offset=message.offset() or 0, key=_bytes(message.key()), value=_bytes(message.value()))
+            for message in self.records[name][start:end]
+        ]
+
     def create_topics(
         self,
         names: Sequence[str],
@@ -234,3 +241,7 @@ def ottla(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         return CliRunner().invoke(main, words, input=stdin, prog_name="ottla")
 
     return run
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -15,12 +15,13 @@ from confluent_kafka import KafkaError, Message
 from ottla.admin.error_codes import failure_of
 from ottla.admin.failure import Failure, NotHealthy
 from ottla.admin.group_state import GroupListing, GroupMember, GroupState
+from ottla.admin.rebalances import ADVICE
 from ottla.admin.topic_state import Outcome
 from ottla.broker.groups.journal import Cause, CauseKind, Rebalance, journal_key
 from ottla.cli import cluster as cluster_module
 from ottla.cli import group_lag
 from ottla.cli.duration import format_duration_ms, parse_duration_ms
-from ottla.cli.group_why import ADVICE, draw_timeline
+from ottla.cli.group_why import draw_timeline
 from ottla.client.protocol.metadata import Node
 from ottla.lag.first_records import ReadLimits
 from ottla.lag.reading import LagReader
