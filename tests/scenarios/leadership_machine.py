@@ -7,6 +7,10 @@ from pathlib import Path
 
 from tests.scenarios.script import Event
 
+from ottla.admin.cluster import BrokerState, ClusterState
+from ottla.admin.failure import Failure
+from ottla.admin.moves import plan_balance, plan_decommission
+from ottla.admin.topic_state import PartitionState
 from ottla.broker.metadata import leadership, reassignment, unclean_marks
 from ottla.broker.metadata.nodes import (
     broker_json,
@@ -17,12 +21,12 @@ from ottla.broker.metadata.nodes import (
     state_path,
     topic_path,
 )
-from ottla.broker.metadata.placement import plan_balance, plan_decommission
 from ottla.broker.metadata.store import Changed, Node
 from ottla.broker.metadata.topic_plans import NewTopic, plan_create_topic
 from ottla.broker.metadata.view import LOG_LOST, ClusterView, LogEnd, PartitionView, TopicView
+from ottla.client.protocol.metadata import Node as ClientNode
 from ottla.model.errors import KafkaError
-from ottla.model.types import Endpoint
+from ottla.model.types import Endpoint, TopicPartition
 
 
 class LeadershipMachine:
@@ -62,6 +66,8 @@ class LeadershipMachine:
             yield from getattr(self, "do_" + event.command.replace("-", "_"))(event) or ()
         except KafkaError as error:
             yield f"{error.code.name}: {error}"
+        except Failure as failure:
+            yield failure.message
         self._control()
         if (topic := self._view.topics.get("t")) is not None:
             yield from (self._describe(number, each) for number, each in enumerate(topic.partitions))
@@ -226,12 +232,29 @@ class LeadershipMachine:
         self._store_partition(reassignment.cancel(self._topic, 0, alive=alive, min_isr=self._min_isr))
 
     def do_balance(self, event: Event) -> Iterator[str]:
-        moves = plan_balance(self._view)
+        moves = plan_balance(_state_of(self._view))
         for move in moves:
             yield f"{move.partition}: {' '.join(map(str, move.old))} to {' '.join(map(str, move.new))}"
             self._reassign(move.partition.partition, list(move.new))
 
     def do_decommission(self, event: Event) -> Iterator[str]:
-        for move in plan_decommission(self._view, [int(word) for word in event.words]):
+        for move in plan_decommission(_state_of(self._view), [int(word) for word in event.words]):
             yield f"{move.partition}: {' '.join(map(str, move.old))} to {' '.join(map(str, move.new))}"
             self._reassign(move.partition.partition, list(move.new))
+
+
+def _state_of(view: ClusterView) -> ClusterState:
+    """Return what a client of the cluster sees of the metadata."""
+    brokers = {
+        each.broker_id: BrokerState(node=ClientNode(each.broker_id, "localhost", 1), rack=each.rack)
+        for each in view.brokers.values()
+    }
+    partitions = [
+        PartitionState(
+            name=TopicPartition(topic.name, number), leader=each.leader if each.leader >= 0 else None,
+            replicas=each.replicas, isr=each.isr, adding=each.adding, removing=each.removing,
+        )
+        for topic in view.topics.values()
+        for number, each in enumerate(topic.partitions)
+    ]  # fmt: skip
+    return ClusterState(cluster_id="c", controller_id=None, brokers=brokers, partitions=partitions)

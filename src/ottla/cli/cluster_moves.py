@@ -7,11 +7,10 @@ started, and the command can be run again.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -26,8 +25,7 @@ from ottla.model.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.admin.cluster import ClusterAdmin, ClusterState
-    from ottla.broker.metadata.placement import Move
-    from ottla.broker.metadata.view import ClusterView
+    from ottla.admin.moves import Move
 
 _POLL_S = 0.3
 _BATCH_DEFAULT = 50
@@ -99,17 +97,6 @@ def parse_targets(ctx: click.Context, parameter: click.Parameter, texts: tuple[s
     return targets
 
 
-def parse_file(text: str) -> Targets:
-    """Return the moves of a file of kafka-reassign-partitions. Raise ValueError if it has another form."""
-    try:
-        rows = json.loads(text)["partitions"]
-        return {TopicPartition(str(r["topic"]), int(r["partition"])): tuple(map(int, r["replicas"])) for r in rows}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f'it is not of the form {{"partitions": [{{"topic": ..., "partition": ..., "replicas": [...]}}]}} ({error})'
-        ) from None
-
-
 @click.command("reassign")
 @click.argument("targets", metavar="[TOPIC:PARTITION=BROKER,...]...", nargs=-1, callback=parse_targets)
 @click.option(
@@ -134,9 +121,11 @@ def reassign(
 
     Without arguments, list the moves that are in progress.
     """
+    from ottla.admin.moves import parse_plan
+
     if file is not None:
         try:
-            targets |= parse_file(file.read())
+            targets |= parse_plan(file.read())
         except ValueError as error:
             raise Failure(f"{file.name}: {error}") from None
     with opened(connection) as admin:
@@ -160,10 +149,10 @@ def balance(execution: Execution, connection: ClusterOptions, output: str) -> No
     Afterwards brokers differ by one replica and one preferred leader at most, and racks hold as many different
     replicas of a partition as before.
     """
-    from ottla.broker.metadata.placement import plan_balance
+    from ottla.admin.moves import plan_balance
 
     with opened(connection) as admin:
-        moves = plan_balance(to_view(admin.state()))
+        moves = plan_balance(admin.state())
         _execute(admin, moves, execution, output)
 
 
@@ -175,7 +164,7 @@ def add(ids: tuple[int, ...], execution: Execution, connection: ClusterOptions, 
 
     Start the brokers first: `ottla broker --id N -X zookeeper.connect=...`.
     """
-    from ottla.broker.metadata.placement import plan_balance
+    from ottla.admin.moves import plan_balance
 
     with opened(connection) as admin:
         state = admin.state()
@@ -185,7 +174,7 @@ def add(ids: tuple[int, ...], execution: Execution, connection: ClusterOptions, 
                     f"broker {number} is not in the cluster; start it with 'ottla broker --id {number} "
                     "-X zookeeper.connect=HOST:PORT/PATH'"
                 )
-        moves = [move for move in plan_balance(to_view(state)) if set(move.added) & set(ids)]
+        moves = [move for move in plan_balance(state) if set(move.added) & set(ids)]
         _execute(admin, moves, execution, output)
 
 
@@ -197,77 +186,28 @@ def decommission(ids: tuple[int, ...], execution: Execution, connection: Cluster
 
     Also replaces the replicas of brokers that do not run. No other replica moves.
     """
-    from ottla.broker.metadata.placement import plan_decommission
-    from ottla.model.errors import KafkaError
+    from ottla.admin.moves import check_leaving, plan_decommission
 
     with opened(connection) as admin:
         state = admin.state()
-        _check_leaving(state, ids)
-        try:
-            moves = plan_decommission(to_view(state), ids)
-        except KafkaError as error:
-            raise Failure(f"{error}; start more brokers first, or delete the topic") from None
+        check_leaving(state, ids)
+        moves = plan_decommission(state, ids)
         _execute(admin, moves, execution, output)
         if not execution.dry_run and not execution.no_wait:
             names = ", ".join(map(str, ids))
             click.echo(f"no replicas are left on broker {names}; it can be stopped", err=True)
 
 
-def _check_leaving(state: ClusterState, ids: Sequence[int]) -> None:
-    """Raise a Failure if a broker does not exist, or its replicas are just being moved."""
-    for number in ids:
-        if number not in state.brokers and not any(number in each.replicas for each in state.partitions):
-            raise NotFound(f"broker {number} is not in the cluster and has no replicas; see 'ottla cluster brokers'")
-    for each in state.partitions:
-        if each.is_reassigned and set(each.replicas) & set(ids):
-            raise Failure(
-                f"partition {each.name.partition} of topic {each.name.topic} is being moved; wait until "
-                "'ottla cluster reassign' shows no moves, then run this again"
-            )
-
-
-def to_view(state: ClusterState) -> ClusterView:
-    """Return the state in the form that plans are made from."""
-    from ottla.broker.metadata.broker_nodes import BrokerView
-    from ottla.broker.metadata.view import NO_LEADER, ClusterView, PartitionView, TopicView
-    from ottla.model.types import Endpoint
-
-    view = ClusterView()
-    for number, broker in state.brokers.items():
-        endpoint = Endpoint("PLAINTEXT", broker.node.host, broker.node.port)
-        view.brokers[number] = BrokerView(
-            broker_id=number, epoch=0, endpoints=(endpoint,), rack=broker.rack, incarnation=b""
-        )
-    topics: dict[str, list[PartitionView]] = {}
-    for each in state.partitions:
-        partition = PartitionView(
-            leader=NO_LEADER if each.leader is None else each.leader, leader_epoch=0, replicas=each.replicas,
-            isr=each.isr, adding=each.adding, removing=each.removing,
-        )  # fmt: skip
-        topics.setdefault(each.name.topic, []).append(partition)
-    for name, partitions in topics.items():
-        view.topics[name] = TopicView(name=name, topic_id=bytes(16), partitions=tuple(partitions))
-    return view
-
-
-def _explicit_moves(state: ClusterState, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> list[Move]:
+def _explicit_moves(state: ClusterState, targets: Targets) -> list[Move]:
     """Return the moves to these replicas. Raise a Failure if one names no replicas or an unknown partition."""
-    from ottla.broker.metadata.placement import Move
+    from ottla.admin.moves import plan_moves
 
-    replicas = {each.name: each.replicas for each in state.partitions}
-    moves = []
+    known: dict[TopicPartition, tuple[int, ...]] = {}
     for name, target in targets.items():
-        if name not in replicas:
-            raise _unknown(name)
         if target is None:
             raise click.UsageError(f"{name.topic}:{name.partition} names no brokers; add =BROKER,BROKER, or --cancel")
-        if target != replicas[name]:
-            moves.append(Move(name, replicas[name], target))
-    return moves
-
-
-def _unknown(name: TopicPartition) -> NotFound:
-    return NotFound(f"partition {name.partition} of topic {name.topic} does not exist; see 'ottla topic list'")
+        known[name] = target
+    return plan_moves(state, known)
 
 
 def _print_ongoing(state: ClusterState, output: str) -> None:
@@ -307,6 +247,8 @@ def _cancel(
 
 def _execute(admin: ClusterAdmin, moves: Sequence[Move], execution: Execution, output: str) -> None:
     """Show the plan and execute it. Raise a Failure if a move is refused or does not end as planned."""
+    from ottla.admin.moves import finish_moves, move_row
+
     dry_run, no_wait, batch, throttle = execution
     if output == TABLE:
         _print_plan(moves)
@@ -323,43 +265,35 @@ def _execute(admin: ClusterAdmin, moves: Sequence[Move], execution: Execution, o
         if not no_wait:
             if throttle is not None:
                 _unthrottle(admin)
-            failures |= _finish(admin, [move for move in moves if move.partition not in failures])
+            failures |= finish_moves(admin, [move for move in moves if move.partition not in failures])
     if output != TABLE:
         status = "planned" if dry_run else "started" if no_wait else "complete"
-        print_data([_plan_row(m) | {"status": "failed" if m.partition in failures else status} for m in moves], output)
+        print_data([move_row(m) | {"status": "failed" if m.partition in failures else status} for m in moves], output)
     exit_if_failed(failures.values())
 
 
 def _throttle(admin: ClusterAdmin, moves: Sequence[Move], rate: int) -> None:
-    from ottla.cli.cluster_throttle import throttle
+    from ottla.admin.throttles import throttle
 
     throttle(admin.client, moves, rate)
     click.echo(f"each broker copies at most {rate} bytes per second", err=True)
 
 
 def _unthrottle(admin: ClusterAdmin) -> None:
-    from ottla.cli.cluster_throttle import unthrottle
+    from ottla.admin.throttles import unthrottle
 
     unthrottle(admin.client)
     click.echo("throttles are removed", err=True)
 
 
 def _print_plan(moves: Sequence[Move]) -> None:
+    from ottla.admin.moves import move_row
+
     if not moves:
         click.echo("nothing to move")
         return
-    click.echo(format_table(_PLAN_COLUMNS, [_plan_row(move) for move in moves]))
+    click.echo(format_table(_PLAN_COLUMNS, [move_row(move) for move in moves]))
     click.echo(f"{len(moves)} partitions change, {sum(len(move.added) for move in moves)} replicas are copied")
-
-
-def _plan_row(move: Move) -> dict[str, Any]:
-    return {
-        "topic_name": move.partition.topic,
-        "partition_id": move.partition.partition,
-        "replicas": list(move.old),
-        "new_replicas": list(move.new),
-        "adding": list(move.added),
-    }
 
 
 def _wait(admin: ClusterAdmin, names: Sequence[TopicPartition], before: int, total: int) -> None:
@@ -382,24 +316,3 @@ def _wait(admin: ClusterAdmin, names: Sequence[TopicPartition], before: int, tot
             file=sys.stderr,
         )
         raise
-
-
-def _finish(admin: ClusterAdmin, moves: Sequence[Move]) -> dict[TopicPartition, Failure]:
-    """Let the preferred replicas of the moved partitions lead. Return the moves that did not end as planned."""
-    from ottla.admin.cluster import Election
-
-    admin.elect(Election.PREFERRED, [move.partition for move in moves])
-    planned = {move.partition: move.new for move in moves}
-
-    def differing(state: ClusterState) -> set[TopicPartition]:
-        return {each.name for each in state.partitions if planned.get(each.name, each.replicas) != each.replicas}
-
-    failed = differing(admin.wait_for(lambda state: not differing(state)))
-    return {
-        move.partition: Failure(
-            f"partition {move.partition.partition} of topic {move.partition.topic} has other replicas than planned: "
-            "the move was cancelled or replaced; run this again"
-        )
-        for move in moves
-        if move.partition in failed
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.admin.cluster import BrokerState, ClusterState, ReplicaLog
+from ottla.admin.moves import plan_balance, plan_decommission
 from ottla.admin.status import describe_status
 from ottla.admin.topic_state import PartitionState
-from ottla.broker.metadata.placement import plan_balance, plan_decommission
 from ottla.cli import cluster_moves
 from ottla.cli.cluster_commands import command
-from ottla.cli.cluster_moves import parse_file, parse_targets, to_view
+from ottla.cli.cluster_moves import parse_targets
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
 
@@ -96,7 +95,7 @@ def test_cluster_without_a_controller_is_not_healthy() -> None:
 
 def test_plans_are_made_from_the_metadata_of_the_cluster() -> None:
     now = state(*(placement(number, 1, (1, 2)) for number in range(4)))
-    moves = plan_balance(to_view(now))
+    moves = plan_balance(now)
     load = dict.fromkeys((1, 2, 3), 0)
     for replicas in {
         **{each.name: each.replicas for each in now.partitions},
@@ -105,7 +104,7 @@ def test_plans_are_made_from_the_metadata_of_the_cluster() -> None:
         for broker in replicas:
             load[broker] += 1
     assert sorted(load.values()) == [2, 3, 3]
-    for move in plan_decommission(to_view(now), [2]):
+    for move in plan_decommission(now, [2]):
         assert move.new == (1, 3) or move.new == (3, 1)
 
 
@@ -118,14 +117,6 @@ def test_arguments_name_a_partition_and_its_replicas() -> None:
     for wrong in ("orders", "orders:x=1", "orders:0=", "orders:0=1,,2", ":0=1"):
         with pytest.raises(click.BadParameter, match="TOPIC:PARTITION=BROKER"):
             parse_targets(context, parameter, (wrong,))
-
-
-def test_files_of_kafka_reassign_partitions_are_read() -> None:
-    text = json.dumps({"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [2, 1]}]})
-    assert parse_file(text) == {TopicPartition("orders", 0): (2, 1)}
-    for wrong in ("", "[]", '{"partitions": [{"topic": "orders"}]}'):
-        with pytest.raises(ValueError, match="it is not of the form"):
-            parse_file(wrong)
 
 
 def test_unclean_election_needs_a_topic() -> None:

@@ -1,6 +1,6 @@
 """Throttles of moves: the settings that `kafka-reassign-partitions --throttle` sets and removes.
 
-Works with Ottla and with Apache Kafka. Commands import this file when they run.
+Works with Ottla and with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ottla.admin.client import AdminClient
-from ottla.broker.metadata.placement import Move
+from ottla.admin.moves import Move
 
 _LEADERS = "leader.replication.throttled.replicas"
 _FOLLOWERS = "follower.replication.throttled.replicas"
@@ -38,10 +38,15 @@ def throttle(client: AdminClient, moves: Sequence[Move], rate: int) -> None:
     )
 
 
+def throttled_topics(client: AdminClient) -> list[str]:
+    """Return the topics that have throttled replicas."""
+    values = client.topic_values((topic.name or "" for topic in client.metadata().topics), (_LEADERS, _FOLLOWERS))
+    return sorted(topic for topic, found in values.items() if found)
+
+
 def unthrottle(client: AdminClient) -> None:
     """Remove the throttles of all topics and brokers."""
-    values = client.topic_values((topic.name or "" for topic in client.metadata().topics), (_LEADERS, _FOLLOWERS))
-    throttled = [topic for topic, found in values.items() if found]
+    throttled = throttled_topics(client)
     client.alter_configs("topic", dict.fromkeys(throttled, ((_LEADERS, None), (_FOLLOWERS, None))), subject=_SUBJECT)
     _alter_brokers(client, None)
 
