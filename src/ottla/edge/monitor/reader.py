@@ -1,0 +1,185 @@
+"""Reads the rounds of one cluster. Blocking; used by one thread at a time.
+
+Each round reads groups, offsets and times. Every `health_every_s` seconds a round also reads the state of the cluster
+for the checks of `ottla.health`, which needs more requests. What took long is repeated less often (`_SHARE_MAX`), so
+that a cluster with 10,000 topics costs no more than a part of one core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ottla.admin.client import AdminClient
+from ottla.edge.monitor.histories import Histories, SeenCommit
+from ottla.edge.monitor.reading import BrokerReading, ClusterReading, GroupReading
+from ottla.edge.monitor.source import GroupFilter, RoundSource
+from ottla.health.evaluation import evaluate
+from ottla.health.findings import Finding
+from ottla.health.picture import PictureOptions, read_picture
+from ottla.health.types import ClusterPicture
+from ottla.lag.burrow import GroupHistory, Rules
+from ottla.lag.first_records import ReadLimits
+from ottla.lag.reading import LagReader
+from ottla.lag.types import GroupLag, LagSnapshot
+from ottla.model.errors import OttlaError
+from ottla.model.printable import shown
+
+#: reading the state of the cluster takes at most this share of the time
+_SHARE_MAX: Final = 0.2
+#: certificates change seldom, and each costs a connection
+_CERTIFICATES_EVERY: Final = 20
+#: a group with a commit this new may be missing in the list of groups
+_YOUNG_MS: Final = 60_000
+#: brokers that are no longer in the metadata are remembered for this long
+_BROKER_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """The bounds of the rounds of one cluster."""
+
+    health_every_s: float = 30.0
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    rules: Rules = field(default_factory=Rules)
+    #: partitions with commits, counted for each group, that have a window for Burrow's rules
+    windows_max: int = 50_000
+    groups: GroupFilter = field(default_factory=GroupFilter)
+
+
+@dataclass(slots=True)
+class _Health:
+    """The last reading of what the checks need."""
+
+    picture: ClusterPicture | None = None
+    findings: tuple[Finding, ...] = ()
+    problem: str = ""
+    due: float = 0.0
+    number: int = 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ClusterReader:
+    """Reads the rounds of one cluster, and remembers what Burrow's rules and forecasts need."""
+
+    def __init__(
+        self,
+        name: str,
+        client: AdminClient,
+        options: ReaderOptions = ReaderOptions(),  # noqa: B008 (it cannot be changed)
+        *,
+        clock_ms: Callable[[], int] = _now_ms,
+    ) -> None:
+        self._name = name
+        self._client = client
+        self._options = options
+        self._clock_ms = clock_ms
+        self._source = RoundSource(client, options.limits, options.groups)
+        self._lags = LagReader(client, limits=options.limits, clock_ms=clock_ms, source=self._source)
+        self.histories = Histories(options.rules, windows_max=options.windows_max)
+        self._health = _Health()
+        self._last = ClusterReading(cluster=name)
+        #: when each broker was in the metadata
+        self._seen_brokers: dict[int, float] = {}
+
+    @property
+    def last(self) -> ClusterReading:
+        """Return the last reading; one with the number 0 before the first round."""
+        return self._last
+
+    def read(self) -> ClusterReading:
+        """Return the readings of a new round. A failure of the whole round is its `problem`; nothing is raised."""
+        began = time.monotonic()
+        try:
+            found = self._read()
+        except OttlaError as error:
+            found = replace(self._last, problem=shown(str(error)) or type(error).__name__, notes=())
+        self._last = replace(found, number=self._last.number + 1, seconds=time.monotonic() - began)
+        return self._last
+
+    def _read(self) -> ClusterReading:
+        self._source.begin()
+        snapshot = self._lags.read(all_topics=True)
+        self._source.end()
+        self._note_commits(snapshot)
+        self.histories.add_heads(snapshot.log_ends)
+        health = self._read_health(snapshot.groups)
+        groups = {name: self._group(each) for name, each in snapshot.groups.items()}
+        self.histories.keep(groups, snapshot.read_at_ms, self._is_young)
+        return ClusterReading(
+            cluster=self._name,
+            read_at_ms=snapshot.read_at_ms,
+            notes=(*snapshot.problems, *self._source.notes),
+            cluster_id=self._source.cluster_id,
+            controller_id=self._source.controller_id,
+            groups=groups,
+            brokers=self._brokers(health.picture),
+            partitions=self._source.partition_states(),
+            internal_topics=frozenset(each.name for each in self._source.topics.values() if each.internal),
+            log_starts=snapshot.log_starts,
+            log_ends=snapshot.log_ends,
+            picture=health.picture,
+            findings=health.findings,
+            picture_problem=health.problem,
+        )
+
+    def _note_commits(self, snapshot: LagSnapshot) -> None:
+        """Note the commits that have changed since the last round."""
+        for lag in snapshot.groups.values():
+            for name, row in lag.partitions.items():
+                if row.committed is not None and row.committed != self.histories.last_offset(lag.group_id, name):
+                    commit = SeenCommit(lag.group_id, name, row.committed, snapshot.read_at_ms)
+                    self.histories.add_commit(commit, snapshot.read_at_ms, snapshot.log_ends)
+
+    def _group(self, lag: GroupLag) -> GroupReading:
+        self.histories.set_owners(lag)
+        return GroupReading(
+            lag=lag,
+            verdict=self.histories.evaluate(lag.group_id, lag.read_at_ms),
+            forecast=self.histories.add_sample(lag),
+            commits=self.histories.commits(lag.group_id),
+        )
+
+    def _is_young(self, history: GroupHistory) -> bool:
+        return history.last_commit_ms > self._clock_ms() - _YOUNG_MS
+
+    def _read_health(self, lag: Mapping[str, GroupLag]) -> _Health:
+        health, began = self._health, time.monotonic()
+        if began < health.due:
+            return health
+        options = PictureOptions(certificates=health.number % _CERTIFICATES_EVERY == 0)
+        health.number += 1
+        try:
+            health.picture = read_picture(self._client, options=options, lag=lag, before=health.picture)
+            health.findings = tuple(evaluate(health.picture))
+            health.problem = ""
+        except OttlaError as error:
+            health.problem = shown(str(error))
+        health.due = began + max(self._options.health_every_s, (time.monotonic() - began) / _SHARE_MAX)
+        return health
+
+    def _brokers(self, picture: ClusterPicture | None) -> dict[int, BrokerReading]:
+        now = time.monotonic()
+        source = self._source
+        found = {
+            number: BrokerReading(
+                id=number,
+                host=node.host,
+                port=node.port,
+                rack=source.racks.get(number),
+                is_controller=number == source.controller_id,
+                problem=picture.brokers[number].problem if picture and number in picture.brokers else "",
+            )
+            for number, node in source.nodes.items()
+        }
+        self._seen_brokers |= dict.fromkeys(found, now)
+        self._seen_brokers = {number: at for number, at in self._seen_brokers.items() if now - at < _BROKER_S}
+        for number, before in self._last.brokers.items():
+            if number not in found and number in self._seen_brokers:
+                found[number] = replace(before, is_registered=False, is_controller=False)
+        return dict(sorted(found.items()))
