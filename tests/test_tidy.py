@@ -18,7 +18,7 @@ from spark_privacy import private_uses
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ottla"
-FILES = sorted(path for path in SOURCE.rglob("*.py") if "messages" not in path.parts)
+FILES = sorted(path for path in SOURCE.rglob("*.py") if "messages" not in path.relative_to(SOURCE).parts)
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 #: not counting `self` and `cls`
