@@ -45,7 +45,7 @@ def run_broker(
         )
     except (InvalidSettings, OSError, ValueError) as error:
         return _complain(str(error), USAGE)
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     for name in settings.ignored:
         logging.getLogger(__name__).warning("setting has no effect here name=%s", name)
     restrict_new_files()

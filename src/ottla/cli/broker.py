@@ -7,6 +7,7 @@ import sys
 import click
 
 from ottla.cli.connection import parse_pairs
+from ottla.cli.options import log_format_option
 
 DATA_DEFAULT = "./data"
 LISTENER_DEFAULT = "PLAINTEXT://127.0.0.1:9092"
@@ -31,6 +32,7 @@ LISTENER_DEFAULT = "PLAINTEXT://127.0.0.1:9092"
     is_flag=True,
     help="Let listeners on other addresses than loopback accept clients without encryption and authentication.",
 )
+@log_format_option
 @click.option(
     "-X",
     "properties",
@@ -47,6 +49,7 @@ def command(
     config_file: str | None,
     metrics: str | None,
     insecure: bool,
+    log_format: str | None,
     properties: dict[str, str],
 ) -> None:
     """Run a broker in the foreground until SIGTERM or Ctrl-C.
@@ -63,6 +66,8 @@ def command(
         listeners = listeners if listeners or "listeners" in properties else (LISTENER_DEFAULT,)
     if insecure:
         properties = {"allow.insecure.listeners": "true", **properties}
+    if log_format is not None:
+        properties = {"log.format": log_format, **properties}
     sys.exit(
         run_broker(
             properties=properties,

@@ -23,6 +23,8 @@ from pathlib import Path
 from ottla.cli.profiles import PROFILE_ENVIRONMENT
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
+from ottla.env.json_log import with_process
+from ottla.env.process import JSON, TEXT
 from ottla.model.errors import OttlaError
 from ottla.wire.messages.metadata import MetadataRequest
 
@@ -75,6 +77,8 @@ class Plan:
     #: 0: no console
     console_port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    #: form of the log of all processes
+    log_format: str = TEXT
     #: file descriptors that the processes inherit, so that locks last as long as they run
     inherited: Sequence[int] = ()
 
@@ -106,6 +110,8 @@ class Plan:
         if self.zookeeper_port:
             settings["zookeeper.connect"] = self.zookeeper_connect
             data = self.data / f"broker-{number}"
+        if self.log_format == JSON:
+            settings.setdefault("log.format", JSON)
         overrides = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
         listener = f"PLAINTEXT://{HOST}:{self.ports[number]}"
         return ["broker", "--id", str(number), "--data", str(data), "--listener", listener, *overrides]
@@ -115,7 +121,8 @@ class Plan:
         urls = self.service_urls
         schemas = ["--registry", urls[REGISTRY]] if name in (REST, CONSOLE) and REGISTRY in urls else []
         own = ["-X", f"data.dir={self.data / CONSOLE}", "-X", "cluster.name=local"] if name == CONSOLE else []
-        return [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas, *own]
+        words = [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas, *own]
+        return [*words, "--log-format", JSON] if self.log_format == JSON else words
 
 
 def restart_delay_s(failures: int) -> float:
@@ -165,6 +172,7 @@ class Process:
         self.name = name
         self._words = words
         self._inherited = plan.inherited
+        self._is_json = plan.log_format == JSON
         self._pid_path = plan.data / f"{pid_name}{PID_SUFFIX}"
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
@@ -240,8 +248,11 @@ class Process:
                 self._last_error = line.partition(": ")[2].strip()
             else:
                 with suppress(BrokenPipeError):  # the reader of this output has ended; the cluster continues
-                    sys.stderr.write(f"{self.name}: {line}")
+                    sys.stderr.write(self._log_line(line))
                     sys.stderr.flush()
+
+    def _log_line(self, line: str) -> str:
+        return f"{with_process(line, self.name, time.time())}\n" if self._is_json else f"{self.name}: {line}"
 
     def stop(self) -> None:
         """Ask the process to end. It is not started again."""

@@ -65,6 +65,14 @@ deletion_dry_run_option = click.option("--dry-run", is_flag=True, help="Print wh
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
+log_format_option = click.option(
+    "--log-format",
+    "log_format",
+    type=click.Choice(["text", "json"]),
+    help="Form of the log on standard error: a line of text, or a JSON object, for each event.  [default: text]",
+)
+
+
 def filter_option(flag: str, argument: str, choices: Sequence[str], text: str) -> Decorator:
     """Return an option that lists only the objects with one of these values."""
     choice = click.Choice(choices, case_sensitive=False)

@@ -9,7 +9,7 @@ import click
 
 from ottla.admin.failure import Failure
 from ottla.cli.connection import BOOTSTRAP_DEFAULT, BOOTSTRAP_ENVIRONMENT, choice_properties, parse_pairs
-from ottla.cli.options import Decorator, gathered_options
+from ottla.cli.options import Decorator, gathered_options, log_format_option
 from ottla.cli.profiles import chosen, profile_option
 from ottla.env.process import read_settings_file
 from ottla.model import extras
@@ -20,7 +20,7 @@ PACKAGES = ("starlette", "uvicorn", "httptools", "httpx", "google.protobuf", "ji
 
 
 def service_options(listen_default: str) -> Decorator:
-    """Add --listen, --bootstrap, --config, --insecure, -X and --profile; the command gets the settings, `texts`.
+    """Add the options of all services; the command gets the settings, `texts`, instead of them.
 
     -X takes precedence over the other options, and these over the file.
     """
@@ -30,6 +30,8 @@ def service_options(listen_default: str) -> Decorator:
         bootstrap: str | None,
         config_file: str | None,
         insecure: bool,
+        *,
+        log_format: str | None,
         properties: dict[str, str],
     ) -> dict[str, str]:
         missing = missing_package()
@@ -42,6 +44,8 @@ def service_options(listen_default: str) -> Decorator:
             texts["bootstrap.servers"] = bootstrap
         if insecure:
             texts["allow.insecure.listeners"] = "true"
+        if log_format is not None:
+            texts["log.format"] = log_format
         texts |= properties
         texts.setdefault("listeners", listen_default)
         _name_cluster(texts)
@@ -73,6 +77,7 @@ def service_options(listen_default: str) -> Decorator:
             is_flag=True,
             help="Let listeners on other addresses than loopback accept clients without TLS and authentication.",
         ),
+        log_format_option,
         click.option(
             "-X",
             "properties",

@@ -14,7 +14,8 @@ import click
 
 from ottla.admin.failure import Failure
 from ottla.cli.connection import load_properties, parse_pairs
-from ottla.cli.output import abandon_stdout
+from ottla.cli.options import log_format_option
+from ottla.cli.output import TEXT, abandon_stdout
 from ottla.cli.service_options import missing_message, missing_package
 from ottla.env.disk import DIRECTORY_MODE, FILE_MODE
 
@@ -66,6 +67,7 @@ _OWN_SETTINGS = {
 @click.option("--no-registry", is_flag=True, help="Run no schema registry.")
 @click.option("--no-rest", is_flag=True, help="Run no REST proxy.")
 @click.option("--no-console", is_flag=True, help="Run no console.")
+@log_format_option
 @click.option(
     "-X", "properties", metavar="KEY=VALUE", multiple=True, callback=parse_pairs,
     help="Set a setting of all brokers, such as num.partitions. Repeatable.",
@@ -81,6 +83,7 @@ def command(
     no_registry: bool,
     no_rest: bool,
     no_console: bool,
+    log_format: str | None,
     properties: dict[str, str],
 ) -> None:
     """Run a cluster on this machine until SIGTERM or Ctrl-C.
@@ -95,6 +98,9 @@ def command(
     One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need the extra
     `spark`, which installs ZooKeeper and a Java runtime for it. The services need the extra `edge` and are left out
     without it.
+
+    The logs of all processes are on standard error, with the name of the process in front, or with --log-format json
+    as its field `process`.
     """
     from ottla.cli.local_cluster import Plan, run_until_signal
 
@@ -126,7 +132,7 @@ def command(
         )
         plan = Plan(
             data=data, ports=ports, zookeeper_port=zookeeper_port, registry_port=registry, rest_port=rest,
-            console_port=console, settings=properties, inherited=[lock],
+            console_port=console, settings=properties, log_format=log_format or TEXT, inherited=[lock],
         )  # fmt: skip
         run_until_signal(plan, _print)
 

@@ -9,8 +9,14 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from types import TracebackType
+from typing import Final
 
 from ottla.env.log_limit import LogLimit
+
+#: forms of a log: a line of text, or a JSON object, for each event
+TEXT: Final = "text"
+JSON: Final = "json"
 
 #: in the environment: stop when the standard input is closed, which happens when the process that started this one ends
 END_WITH_STDIN = "OTTLA_END_WITH_STDIN"
@@ -29,14 +35,23 @@ def read_settings_file(path: str) -> str:
         raise ValueError(f"settings file {path} is not UTF-8 text; check --config") from None
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, form: str = TEXT) -> None:
     """Log one line for each event, and the exceptions that end threads with their tracebacks.
+
+    ``form`` is TEXT or JSON; with JSON a traceback is part of the line, too.
 
     Warnings and errors of each kind are limited per minute, because whatever is tried again may fail each time. The
     event loop logs failures that no code took. Their number is limited, because a client may cause them.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    if form == JSON:
+        # Imported only for those who want it.
+        from ottla.env.json_log import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+        sys.excepthook = _log_uncaught
+    else:
+        handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     handler.addFilter(LogLimit(from_level=logging.WARNING))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     loop = logging.getLogger("asyncio")
@@ -49,6 +64,10 @@ def _log_failed_thread(failure: threading.ExceptHookArgs) -> None:
     name = failure.thread.name if failure.thread is not None else "unknown"
     if failure.exc_value is not None:
         logging.getLogger(__name__).error("thread failed name=%s", name, exc_info=failure.exc_value)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger(__name__).critical("process failed error=%s", kind.__name__, exc_info=(kind, error, trace))
 
 
 class _OneLine(logging.Formatter):

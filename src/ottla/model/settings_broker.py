@@ -372,6 +372,13 @@ class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, Registr
         one_of("DEBUG", "INFO", "WARNING", "ERROR"),
         "Ottla only. Log level.",
     )
+    log_format = Setting(
+        "log.format",
+        STRING,
+        "text",
+        one_of("text", "json"),
+        "Ottla only. Form of the log on standard error: a line of text, or a JSON object, for each event.",
+    )
 
     # The texts that the values were parsed from, by canonical name
 

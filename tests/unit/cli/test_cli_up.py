@@ -82,6 +82,12 @@ def test_commands_of_the_services(tmp_path: Path) -> None:
     assert "-X" not in alone.broker_words(1)
 
 
+def test_log_format_is_that_of_all_processes(tmp_path: Path) -> None:
+    plan = Plan(data=tmp_path, ports={1: 9092}, rest_port=8082, log_format="json")
+    assert plan.broker_words(1)[-2:] == ["-X", "log.format=json"]
+    assert plan.service_words("rest")[-2:] == ["--log-format", "json"]
+
+
 def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Plan, str]:
     """Return what the command would run, and what it prints."""
     plans: list[Plan] = []

@@ -53,8 +53,9 @@ def test_x_wins_over_options_and_options_win_over_the_file(tmp_path: Path) -> No
         "log.level": "DEBUG",
         "kafkastore.bootstrap.servers": "file:2",
     }
-    texts = texts_of("--config", str(file), "--listen", "http://option:1", "-X", "log.level=ERROR")
-    assert (texts["listeners"], texts["log.level"]) == ("http://option:1", "ERROR")
+    more = ("--log-format", "json", "-X", "log.level=ERROR")
+    texts = texts_of("--config", str(file), "--listen", "http://option:1", *more)
+    assert (texts["listeners"], texts["log.level"], texts["log.format"]) == ("http://option:1", "ERROR", "json")
 
 
 def test_environment_names_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def run_service(
         settings = parse(texts)
     except ValueError as error:
         return _complain(name, str(error), USAGE)
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     for ignored in settings.ignored:
         log.warning("setting has no effect here name=%s", ignored)
     raise_open_files_limit()

@@ -149,6 +149,13 @@ class WebSettings(SettingsSnapshot):
         "Time that a client has for the TLS handshake, and then for the headers of a request.",
     )  # fmt: skip
     log_level = Setting("log.level", STRING, "INFO", one_of("DEBUG", "INFO", "WARNING", "ERROR"), "Log level.")
+    log_format = Setting(
+        "log.format",
+        STRING,
+        "text",
+        one_of("text", "json"),
+        "Form of the log: a line, or a JSON object, for each event.",
+    )
 
     def tls(self) -> ListenerSettings:
         """Return the settings of the https listeners as those of a listener of the broker."""
