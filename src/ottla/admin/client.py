@@ -118,6 +118,24 @@ class AdminClient:
         """Return the reply of any broker that can be reached."""
         return self._call(lambda: self.cluster.ask_any(request, version_min=version_min))
 
+    def ask_controller(
+        self, subject: str, request: Request, version_min: int = 0, *, version_max: int = VERSION_MAX
+    ) -> Any:
+        """Send a request to the controller. Find the controller again if another broker has become it."""
+
+        def attempt(deadline: float) -> Any:
+            node = self.cluster.controller(deadline)
+            answer = self.cluster.ask(
+                node, request, deadline=deadline, version_min=version_min, version_max=version_max
+            )
+            rows = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results
+            if any(row.error_code == ErrorCode.NOT_CONTROLLER for row in rows):
+                self.cluster.forget_controller()
+                raise BrokerError(ErrorCode.NOT_CONTROLLER, subject)
+            return answer
+
+        return self._call(lambda: self.cluster.retry(subject, attempt), subject)
+
     def call(self, function: Callable[[Cluster], _T], subject: str = "") -> _T:
         """Return what a function of several requests returns. `subject` is what it is about, for error messages."""
         return self._call(lambda: function(self.cluster), subject)
@@ -212,35 +230,19 @@ class AdminClient:
             for name in names
         ]
         request = CreateTopicsRequest(topics=topics, timeout=self._broker_timeout_ms, validate_only=dry_run)
-        rows = self._change("create topics", request, _CREATE_TOPICS_MIN).topics
+        rows = self.ask_controller("create topics", request, _CREATE_TOPICS_MIN).topics
         return _outcomes(names, {row.name: (row.error_code, row.error_message) for row in rows})
 
     def delete_topics(self, names: Sequence[str]) -> list[Outcome]:
         request = DeleteTopicsRequest(topic_names=list(names), timeout=self._broker_timeout_ms)
-        rows = self._change("delete topics", request, version_max=_DELETE_TOPICS_MAX).responses
+        rows = self.ask_controller("delete topics", request, version_max=_DELETE_TOPICS_MAX).responses
         return _outcomes(names, {row.name: (row.error_code, row.error_message) for row in rows})
 
     def create_partitions(self, name: str, total: int, *, dry_run: bool) -> None:
         topic = CreatePartitionsTopic(name=name, count=total, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout=self._broker_timeout_ms, validate_only=dry_run)
-        row = self._only_row(self._change(f"topic {name}", request).results)
+        row = self._only_row(self.ask_controller(f"topic {name}", request).results)
         check(row.error_code, f"topic {name}", row.error_message, topic=name)
-
-    def _change(self, subject: str, request: Request, version_min: int = 0, *, version_max: int = VERSION_MAX) -> Any:
-        """Send a request to the controller. Find the controller again if another broker has become it."""
-
-        def attempt(deadline: float) -> Any:
-            node = self.cluster.controller(deadline)
-            answer = self.cluster.ask(
-                node, request, deadline=deadline, version_min=version_min, version_max=version_max
-            )
-            rows = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results
-            if any(row.error_code == ErrorCode.NOT_CONTROLLER for row in rows):
-                self.cluster.forget_controller()
-                raise BrokerError(ErrorCode.NOT_CONTROLLER, subject)
-            return answer
-
-        return self._call(lambda: self.cluster.retry(subject, attempt), subject)
 
     # Offsets
 

@@ -7,13 +7,13 @@ environment, another profile, the default. See `profiles` for the profile of a c
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from ottla.cli import java_properties
 from ottla.cli.options import gathered_options
 from ottla.cli.profiles import Choice, chosen, profile_option
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BOOTSTRAP_ENVIRONMENT = "OTTLA_BOOTSTRAP_SERVER"
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 TIMEOUT_S_DEFAULT = 10.0
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,20 +137,8 @@ def _pop_address(properties: dict[str, str]) -> str | None:
 
 
 def load_properties(path: str) -> dict[str, str]:
-    """Read a Java-style properties file: KEY=VALUE, # and ! for comments, a backslash joins lines."""
-    with open(path, encoding="utf-8") as file:
-        text = re.sub(r"\\\r?\n[ \t]*", "", file.read())
-    pairs = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        match = re.fullmatch(r"([^=:\s]+)\s*[=:\s]\s*(.*)", line)
-        if match is None:
-            # The line is not shown, because it may be a part of a password.
-            raise click.UsageError(f"{path}: line {number} is not of the form KEY=VALUE")
-        pairs[match[1]] = match[2]
-    return pairs
+    """Read a properties file, see `java_properties`. Raise UsageError for a line without a value."""
+    return _or_misuse(java_properties.load, path)
 
 
 def split_addresses(bootstrap: str) -> list[tuple[str, int]]:
@@ -163,65 +153,12 @@ def split_addresses(bootstrap: str) -> list[tuple[str, int]]:
         raise click.UsageError(str(error)) from None
 
 
-#: settings of Java clients that librdkafka does not have and does not need
-_JAVA_ONLY = (
-    "ssl.enabled.protocols",
-    "ssl.keystore.type",
-    "ssl.protocol",
-    "ssl.truststore.password",
-    "ssl.truststore.type",
-)
-#: Java's names for PEM in the text of a setting, and those of librdkafka
-_PEM_TEXTS = {
-    "ssl.truststore.certificates": "ssl.ca.pem", "ssl.keystore.key": "ssl.key.pem",
-    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
-}  # fmt: skip
-
-
 def _translate_java(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties with librdkafka's names of TLS and SASL. Raise UsageError for a file that only Java reads.
-
-    ssl.keystore.location means PEM or PKCS12 for Java, and PKCS12 for librdkafka.
-    """
-    truststore, keystore = (properties.get(f"ssl.{kind}store.location") for kind in ("trust", "key"))
-    if truststore is not None:
-        _refuse_java_store("truststore", properties.get("ssl.truststore.type", "JKS"), ("PEM",))
-        del properties["ssl.truststore.location"]
-        properties.setdefault("ssl.ca.location", truststore)
-    # Without a type the name is librdkafka's, which means PKCS12.
-    keystore_type = properties.get("ssl.keystore.type", "PKCS12")
-    if keystore is not None:
-        _refuse_java_store("keystore", keystore_type, ("PEM", "PKCS12"))
-    if keystore is not None and keystore_type.upper() == "PEM":
-        del properties["ssl.keystore.location"]
-        properties.setdefault("ssl.certificate.location", keystore)
-        properties.setdefault("ssl.key.location", keystore)
-    for name, other in _PEM_TEXTS.items():
-        if name in properties:
-            properties.setdefault(other, properties.pop(name))
-    if properties.get("ssl.endpoint.identification.algorithm") == "":
-        properties["ssl.endpoint.identification.algorithm"] = "none"
-    for name in _JAVA_ONLY:
-        properties.pop(name, None)
-    return _translate_jaas(properties)
+    return _or_misuse(java_properties.translate, properties)
 
 
-def _refuse_java_store(kind: str, given: str, readable: tuple[str, ...]) -> None:
-    if given.upper() not in readable:
-        raise click.UsageError(
-            f"ssl.{kind}.type={given} can only be read by Java; convert the file and set it to {' or '.join(readable)}"
-        )
-
-
-def _translate_jaas(properties: dict[str, str]) -> dict[str, str]:
-    # Java clients keep user and password in one JAAS line, which librdkafka does not read.
-    jaas = properties.pop("sasl.jaas.config", None)
-    if jaas is not None:
-        for word in ("username", "password"):
-            match = re.search(rf'\b{word}\s*=\s*"((?:[^"\\]|\\.)*)"', jaas)
-            if match is None:
-                raise click.UsageError(
-                    f"sasl.jaas.config has no {word}; set sasl.mechanism, sasl.username, sasl.password"
-                )
-            properties.setdefault(f"sasl.{word}", re.sub(r"\\(.)", r"\1", match[1]))
-    return properties
+def _or_misuse(function: Callable[[_T], dict[str, str]], argument: _T) -> dict[str, str]:
+    try:
+        return function(argument)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None

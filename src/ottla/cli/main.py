@@ -34,6 +34,7 @@ _NAMES = (
     "demo",
     "doctor",
     "group",
+    "kafka",
     "log",
     "offsets",
     "perf",
@@ -53,7 +54,7 @@ _NAMES = (
     "zookeeper",
 )
 #: subcommands whose module has another name
-_MODULES = {"cluster": "cluster_commands"}
+_MODULES = {"cluster": "cluster_commands", "kafka": "kafka.command"}
 
 
 class CommandLine(click.Group):

@@ -1,0 +1,43 @@
+"""The names of Kafka's commands, and the module of each; a module is imported when its name is used.
+
+A module has a `TOOL`, or a function `main(arguments)` that returns the exit code if its flags have other rules.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A row of the table."""
+
+    #: in the package `ottla.cli.kafka`
+    module: str
+    #: what it does, in a few words
+    help: str
+
+
+COMMANDS = {
+    "kafka-topics": Command("topics", "Create, delete, describe and change topics."),
+}  # fmt: skip
+
+_PREFIX = "kafka-"
+_SUFFIX = ".sh"
+
+
+def find(name: str) -> str | None:
+    """Return the full name of a command, which may be written with .sh and without kafka-; None if there is none."""
+    plain = name.removesuffix(_SUFFIX)
+    return next((each for each in (plain, _PREFIX + plain) if each in COMMANDS), None)
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code."""
+    module = importlib.import_module(f"ottla.cli.kafka.{COMMANDS[name].module}")
+    if hasattr(module, "TOOL"):
+        from ottla.cli.kafka.tool import main
+
+        return main(module.TOOL, arguments)
+    return int(module.main(arguments))

@@ -1,0 +1,63 @@
+"""How Java formats and orders things, where the output of Kafka's tools shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ottla.cli.kafka.errors import IllegalArgument, ToolError
+from ottla.model.hashing import java_hash
+
+_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_LOAD = 0.75
+_UNSIGNED = 0xFFFFFFFF
+
+
+def hash_order(names: Iterable[str], capacity: int = 16) -> list[str]:
+    """Return names in the order in which a HashMap of Java with this initial capacity has them.
+
+    Tools of Kafka print some lists in this order, and scripts compare outputs.
+    """
+    listed = list(dict.fromkeys(names))
+    size = 1
+    while size < capacity:
+        size *= 2
+    while len(listed) > size * _LOAD:
+        size *= 2
+    return sorted(listed, key=lambda name: _spread(java_hash(name) & _UNSIGNED) & (size - 1))
+
+
+def _spread(value: int) -> int:
+    return value ^ value >> 16
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether Kafka calls a topic internal."""
+    return topic in _INTERNAL_TOPICS
+
+
+def matching(pattern: str, names: Iterable[str], *, without_internal: bool = False) -> list[str]:
+    """Return the topics that an include list selects: regular expressions, separated by commas."""
+    text = pattern.strip().replace(",", "|").replace(" ", "").lstrip("\"'").rstrip("\"'")
+    try:
+        compiled = re.compile(text)
+    except re.error:
+        raise ToolError(f"{text} is an invalid regex.") from None
+    return [name for name in names if compiled.fullmatch(name) and not (without_internal and is_internal(name))]
+
+
+def parse_int(text: str) -> int:
+    """Return Integer.parseInt. Raise IllegalArgument with its text."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text) or not -(2**31) <= int(text) < 2**31:
+        raise IllegalArgument(f'For input string: "{text}"')
+    return int(text)
+
+
+def joined(values: Iterable[object]) -> str:
+    """Return values separated by commas."""
+    return ",".join(map(str, values))
+
+
+def as_list(values: Iterable[object]) -> str:
+    """Return values as a List of Java prints them."""
+    return f"[{', '.join(map(str, values))}]"
