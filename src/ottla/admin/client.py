@@ -16,7 +16,7 @@ from ottla.admin import config_requests, group_requests, outages
 from ottla.admin.config_requests import Change, Scope
 from ottla.admin.error_codes import GROUP_ACTIVE, TryAgain, check, failure_of, no_such_topic, unreachable
 from ottla.admin.failure import Failure, NotHealthy
-from ottla.admin.group_state import GroupListing, GroupState
+from ottla.admin.group_state import GroupListing, GroupMember, GroupState
 from ottla.admin.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, only_row
 from ottla.client.connection import VERSION_MAX
@@ -317,12 +317,12 @@ class AdminClient:
 
     # Groups
 
-    def groups(self) -> tuple[list[GroupListing], list[Failure]]:
+    def groups(self, *, of_all_kinds: bool = False) -> tuple[list[GroupListing], list[Failure]]:
         """Return the consumer groups, and the reasons why the list may not be complete.
 
-        Groups of other kinds, such as those of Kafka Connect, are not among them.
+        With `of_all_kinds`, groups of other kinds, such as share groups and those of Kafka Connect, are among them.
         """
-        before = self.topics()
+        before = self._topic_of_groups()
         found: dict[str, GroupListing] = {}
         refused: list[Failure] = []
         for node in self.brokers():
@@ -332,12 +332,17 @@ class AdminClient:
             except Failure as failure:
                 refused.append(failure)
                 continue
-            listings = filter(None, map(group_requests.listing, answer.groups))
-            found |= {each.group_id: each for each in listings}
+            listings = map(group_requests.listing, answer.groups)
+            found |= {each.group_id: each for each in listings if of_all_kinds or each.is_of_consumers}
         # No broker reports the groups of a partition without a leader, and a leader may be lost or elected meanwhile.
-        offline = outages.without_leader_at(outages.GROUPS_TOPIC, before, self.topics())
+        offline = outages.without_leader_at(outages.GROUPS_TOPIC, before, self._topic_of_groups())
         failures: list[Failure] = [outages.incomplete_list("groups", outages.GROUPS_TOPIC, offline)] if offline else []
         return [found[name] for name in sorted(found)], failures + refused
+
+    def _topic_of_groups(self) -> dict[str, TopicState]:
+        """Return the topic of groups by its name, if it exists. All topics would be many more."""
+        rows = self._call(lambda: self._named([outages.GROUPS_TOPIC])).topics
+        return {row.name or "": topic_state_of(row, internal=True) for row in rows if not row.error_code}
 
     def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
         """Return a state for each name, with `exists` false if there is no such group."""
@@ -358,6 +363,14 @@ class AdminClient:
             group, lambda cluster, name: group_requests.delete_offsets(cluster, name, partitions)
         )
         return {name: _offset_failure(code, group, name) for name, code in codes.items()}
+
+    def remove_members(self, group: str, members: Sequence[GroupMember]) -> dict[str, Failure]:
+        """Remove members of a group. Return the failures of those that were refused, by member id."""
+        codes = self._at_coordinator(group, lambda cluster, name: group_requests.remove_members(cluster, name, members))
+        return {
+            member_id: failure_of(code, f"member {shown(member_id)} of group {shown(group)}")
+            for member_id, code in codes.items()
+        }
 
     def delete_groups(self, names: Sequence[str]) -> list[Outcome]:
         outcomes = []

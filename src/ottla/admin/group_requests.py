@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ottla.admin.group_state import GroupListing, GroupMember, GroupState
@@ -16,6 +16,7 @@ from ottla.wire.group_records import ConsumerProtocolAssignment
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
+from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -37,17 +38,20 @@ _OFFSET_FETCH_MIN = 2
 #: later versions name topics by their ids only
 _OFFSET_FETCH_MAX = _OFFSET_COMMIT_MAX = 9
 _ELEMENTS_MAX = 1_000_000
+#: the first version of LeaveGroup that names several members
+_SEVERAL_MEMBERS_FROM = 3
+#: the reason that brokers log for a member that an administrator has removed
+_REMOVAL = "removed by an administrator"
 
 
-def listing(row: Any) -> GroupListing | None:
-    """Return a row of ListGroups; None if it is not a group of consumers but, for example, of Kafka Connect."""
-    if row.protocol_type not in ("", _CONSUMER):
-        return None
+def listing(row: Any) -> GroupListing:
+    """Return a row of ListGroups."""
     return GroupListing(
         group_id=row.group_id,
         is_simple=not row.protocol_type,
         state=_state(row.group_state),
         group_type=(row.group_type or "unknown").lower(),
+        protocol_type=row.protocol_type,
     )
 
 
@@ -233,6 +237,22 @@ def _codes(answer: Any) -> dict[TopicPartition, int]:
         for row in topic.partitions
         if row.error_code
     }
+
+
+def remove_members(cluster: Cluster, group: str, members: Sequence[GroupMember]) -> dict[str, int]:
+    """Remove members of a group. Return the error codes of those that were refused, by member id."""
+    rows = [
+        MemberIdentity(member_id=each.member_id, group_instance_id=each.instance_id, reason=_REMOVAL)
+        for each in members
+    ]
+
+    def attempt(node: Node, deadline: float) -> dict[str, int]:
+        request = LeaveGroupRequest(group_id=group, members=rows)
+        answer = cluster.ask(node, request, deadline=deadline, version_min=_SEVERAL_MEMBERS_FROM)
+        _check(answer.error_code, group)
+        return {row.member_id: row.error_code for row in answer.members if row.error_code}
+
+    return cluster.retry_at_coordinator(CoordinatorType.GROUP, group, attempt)
 
 
 def delete(cluster: Cluster, group: str) -> None:

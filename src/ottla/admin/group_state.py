@@ -20,8 +20,14 @@ class GroupListing:
     is_simple: bool
     #: Kafka's word, such as Stable
     state: str
-    #: classic or consumer
+    #: classic, consumer or share
     group_type: str
+    #: what the members are, in Kafka's words, such as consumer or connect; empty for a simple group
+    protocol_type: str = "consumer"
+
+    @property
+    def is_of_consumers(self) -> bool:
+        return self.protocol_type in ("", "consumer") and self.group_type in ("classic", "consumer", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
