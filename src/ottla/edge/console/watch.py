@@ -22,6 +22,7 @@ from ottla.health.evaluation import evaluate
 from ottla.health.findings import Finding
 from ottla.health.picture import PictureOptions, read_picture
 from ottla.health.types import ClusterPicture
+from ottla.lag.observed import ObservedGroups
 from ottla.lag.reading import LagReader
 from ottla.lag.types import GroupLag, LagSnapshot
 from ottla.model.errors import OttlaError
@@ -43,6 +44,8 @@ class WatchState:
 
     history: History = field(default_factory=History)
     reading: LagSnapshot | None = None
+    #: the last readings of each group
+    groups: ObservedGroups = field(default_factory=ObservedGroups)
     picture: ClusterPicture | None = None
     #: the lag in time, of the last reading that had it
     lag_in_time: Mapping[str, GroupLag] = field(default_factory=dict)
@@ -116,6 +119,7 @@ class ClusterWatch:
                 reading = await self._cluster.run(_read_ends)
             state.reading, state.problem = reading, ""
             state.history.add(reading)
+            state.groups.add(reading)
         except OttlaError as error:
             state.problem = str(error)
 
