@@ -20,6 +20,12 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "kafka-broker-api-versions": Command("broker_versions", "Print the versions of requests that brokers understand."),
+    "kafka-cluster": Command("cluster", "Print the id of a cluster and its brokers, and unregister brokers."),
+    "kafka-features": Command("features", "Print and change the levels of features."),
+    "kafka-log-dirs": Command("log_dirs", "Print log directories and the sizes of partitions."),
+    "kafka-metadata-quorum": Command("metadata_quorum", "Print the state of the controllers."),
+    "kafka-transactions": Command("transactions", "List, describe and abort transactions."),
     "kafka-topics": Command("topics", "Create, delete, describe and change topics."),
 }  # fmt: skip
 

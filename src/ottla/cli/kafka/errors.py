@@ -54,6 +54,7 @@ _CLASSES = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: "InvalidTopicException",
     ErrorCode.TOPIC_ALREADY_EXISTS: "TopicExistsException",
     ErrorCode.INVALID_CONFIG: "InvalidConfigurationException",
+    ErrorCode.KAFKA_STORAGE_ERROR: "KafkaStorageException",
     ErrorCode.NON_EMPTY_GROUP: "GroupNotEmptyException",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "TopicAuthorizationException",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "GroupAuthorizationException",

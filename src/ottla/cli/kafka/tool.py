@@ -46,8 +46,13 @@ class Tool:
 
 def main(tool: Tool, arguments: Sequence[str]) -> int:
     """Run a tool with the arguments behind its name, and return its exit code."""
+    return guarded(lambda: _run(tool, arguments))
+
+
+def guarded(run: Callable[[], int | None]) -> int:
+    """Return the exit code of a tool. Report its errors; end quietly on Ctrl-C, and if its output is closed."""
     try:
-        code = _run(tool, arguments)
+        code = _reported(run) or OK
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -56,6 +61,17 @@ def main(tool: Tool, arguments: Sequence[str]) -> int:
         # The reader of a pipe has ended. The interpreter would try to write the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def _reported(run: Callable[[], int | None]) -> int | None:
+    try:
+        return run()
+    except BrokenPipeError:
+        raise
+    except ToolError as error:
+        return _report(error)
+    except (OttlaError, OSError, UnicodeError) as error:
+        return _report(ToolError(_text(error)))
 
 
 def _run(tool: Tool, arguments: Sequence[str]) -> int:
