@@ -216,7 +216,7 @@ def _undeclared(data: bytes) -> Decoded:
     """Return bytes without a schema: JSON, another text, or bytes."""
     try:
         text = data.decode()
-        value = json.loads(text, parse_float=_finite, parse_constant=_refuse)
+        value = _JSON.decode(text)
     except (ValueError, RecursionError):
         return _plain(data)
     is_json = isinstance(value, (dict, list, str))
@@ -254,6 +254,9 @@ def _finite(digits: str) -> float:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_JSON: Final = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def compact(value: Any) -> str:
