@@ -55,6 +55,8 @@ class Entry(NamedTuple):
 
     kind: str
     fields: dict[str, Any]
+    #: of a batch
+    header: BatchHeader | None = None
 
 
 class RecordEntry(NamedTuple):
@@ -117,7 +119,7 @@ def _describe_batch(
     header: BatchHeader, batch: bytes, position: int, next_offset: int, open_records: bool
 ) -> Iterator[Entry | RecordEntry]:
     crc = checksum(batch)
-    yield Entry("batch", _batch_fields(header, position, valid=crc == header.crc))
+    yield Entry("batch", _batch_fields(header, position, valid=crc == header.crc), header)
     if crc != header.crc:
         yield _problem(position, f"checksum is {crc}, the batch says {header.crc}")
         return

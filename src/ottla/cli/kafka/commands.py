@@ -22,6 +22,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "kafka-broker-api-versions": Command("broker_versions", "Print the versions of requests that brokers understand."),
     "kafka-cluster": Command("cluster", "Print the id of a cluster and its brokers, and unregister brokers."),
+    "kafka-dump-log": Command("dump_log", "Print segments, indexes and snapshots of a log."),
     "kafka-features": Command("features", "Print and change the levels of features."),
     "kafka-log-dirs": Command("log_dirs", "Print log directories and the sizes of partitions."),
     "kafka-metadata-quorum": Command("metadata_quorum", "Print the state of the controllers."),
