@@ -136,7 +136,11 @@ class ClusterAdmin:
 
     def reassigned(self) -> set[TopicPartition]:
         """Return the partitions whose reassignment is in progress."""
-        return set(self._reassignments(self._controller(self.client.metadata([]))))
+        return set(self.reassignments())
+
+    def reassignments(self) -> dict[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return the added and the removed replicas of each partition that is reassigned."""
+        return self._reassignments(self._controller(self.client.metadata([])))
 
     def _reassignments(self, node: Node) -> dict[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return the added and the removed replicas of each partition that is reassigned."""

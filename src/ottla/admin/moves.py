@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ottla.admin.cluster import ClusterAdmin, ClusterState, Election
 from ottla.admin.failure import Failure, NotFound
+from ottla.admin.topic_state import PartitionState
 from ottla.model.types import TopicPartition
 
 
@@ -94,6 +95,13 @@ def move_row(move: Move) -> dict[str, Any]:
         "new_replicas": list(move.new),
         "adding": list(move.added),
     }
+
+
+def needs_election(each: PartitionState, *, unclean: bool) -> bool:
+    """Return whether an election changes the leader: a preferred one that may lead, or an unclean one without any."""
+    if unclean:
+        return each.leader is None
+    return each.leader != each.preferred and each.preferred in each.isr
 
 
 def finish_moves(admin: ClusterAdmin, moves: Sequence[Move]) -> dict[TopicPartition, Failure]:

@@ -177,6 +177,7 @@ def elect(
     Applies to all topics, or to the given ones. An unclean election needs the names of topics.
     """
     from ottla.admin.cluster import Election
+    from ottla.admin.moves import needs_election
     from ottla.admin.status import partition_row
 
     if unclean and not topics:
@@ -185,7 +186,7 @@ def elect(
         wanted = [
             each
             for each in select(admin.state(), topics)
-            if (not numbers or each.name.partition in numbers) and _needs_election(each, unclean=unclean)
+            if (not numbers or each.name.partition in numbers) and needs_election(each, unclean=unclean)
         ]
         rows = [
             {**partition_row(each), "new_leader": None if unclean else each.preferred} for each in wanted
@@ -213,12 +214,6 @@ def _has_elected(state: ClusterState, preferred: Mapping[TopicPartition, int], *
         leaders.get(name, leader) == leader or (unclean and leaders[name] is not None)
         for name, leader in preferred.items()
     )
-
-
-def _needs_election(each: PartitionState, *, unclean: bool) -> bool:
-    if unclean:
-        return each.leader is None
-    return each.leader != each.preferred and each.preferred in each.isr
 
 
 def select(state: ClusterState, topics: Sequence[str]) -> list[PartitionState]:

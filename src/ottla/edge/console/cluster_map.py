@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Final
 
 from ottla.admin.client import AdminClient, nodes_of, topic_state_of
+from ottla.admin.cluster import ClusterAdmin
 from ottla.admin.error_codes import no_such_topic
+from ottla.admin.failure import Failure
 from ottla.admin.topic_state import TopicState
 from ottla.client.protocol.metadata import Node
 from ottla.edge.console.pages import PageRequest
@@ -91,6 +93,28 @@ def read_map(client: AdminClient) -> ClusterMap:
 async def cluster_map(page: PageRequest) -> ClusterMap:
     """Return all brokers and topics as they were at most two seconds ago. Raise Failure."""
     return await page.read("cluster map", read_map, age_s=_AGE_S)
+
+
+def read_topic(client: AdminClient, name: str) -> TopicState:
+    """Return a topic with the moves of its partitions. Raise NotFound."""
+    (topic,) = client.describe_topics([name])
+    if all(len(each.replicas) < 2 for each in topic.partitions):
+        return topic  # a replica that moves is one more
+    try:
+        moves = ClusterAdmin(client, client.timeout_s).reassignments()
+    except Failure:
+        return topic  # an earlier Kafka, or a user who may not see it
+    partitions = tuple(
+        replace(each, adding=moves[each.name][0], removing=moves[each.name][1]) if each.name in moves else each
+        for each in topic.partitions
+    )
+    return replace(topic, partitions=partitions)
+
+
+async def topic_state(page: PageRequest) -> TopicState:
+    """Return the topic that the path names. Raise NotFound."""
+    name = page.params["topic"]
+    return await page.read(("topic", name), partial(read_topic, name=name), age_s=1.0)
 
 
 def _is_internal(row: object) -> bool:

@@ -43,15 +43,25 @@ async function load(part) {
   }
 }
 
-// Cells that are loaded after the rows: <tbody data-cells="URL.json">, answered {"row": {"cell": "text"}}.
+// Cells that are loaded after the rows: <tbody data-cells="URL.json">, answered {"cells": {"row": {"cell": "text"}}};
+// with data-every="SECONDS" again and again while the page is visible.
 async function loadCells(body) {
-  const answer = await fetch(body.dataset.cells, { headers: { accept: "application/json" } });
-  if (!answer.ok) return;
-  const cells = (await answer.json()).cells || {};
-  for (const cell of all("[data-cell]", body)) {
-    const text = (cells[cell.dataset.row] || {})[cell.dataset.cell];
-    if (text !== undefined) cell.textContent = text;
+  const again = () => {
+    if (body.dataset.every) setTimeout(() => loadCells(body), Number(body.dataset.every) * 1000);
+  };
+  if (document.hidden) return again();
+  try {
+    const answer = await fetch(body.dataset.cells, { headers: { accept: "application/json" } });
+    if (!answer.ok) return again();
+    const cells = (await answer.json()).cells || {};
+    for (const cell of all("[data-cell]", body)) {
+      const text = (cells[cell.dataset.row] || {})[cell.dataset.cell];
+      if (text !== undefined && cell.textContent !== text) cell.textContent = text;
+    }
+  } catch (error) {
+    // The cells stay as they are, and are loaded again.
   }
+  again();
 }
 
 // Live parts: <div id="x" data-live="URL">. Events have the names of elements: `rows` replaces #rows, `+rows` adds
