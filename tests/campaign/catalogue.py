@@ -189,6 +189,15 @@ _ALL = (
         description="the tests of transactions with coordinator, leaders and groups on different brokers",
         options=(_PYTEST_ARGS,),
     ),
+    Campaign(
+        name="kafka-commands", takes="3 min", function="compat/kafka_commands_campaign",
+        description="Kafka's commands: output of Java's tools and of Ottla's, line by line, and how fast they start",
+        needs="Java, Maven",
+        options=(
+            Option("ONLY", "", "scenarios whose names begin with this"),
+            Option("WRITE", False, "1: record the output of Java's tools for `make test`"),
+        ),
+    ),
     # -- registry and REST proxy ----------------------------------------------------------------------------------
     Campaign(
         name="registry-kills", takes="3 min", function="edge/registry_kills",

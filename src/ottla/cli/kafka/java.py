@@ -10,6 +10,8 @@ from ottla.model.hashing import java_hash
 
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _LOAD = 0.75
+_UUID_TEXT_MAX = 24
+_UUID_BYTES = 16
 _UNSIGNED = 0xFFFFFFFF
 
 
@@ -44,6 +46,22 @@ def matching(pattern: str, names: Iterable[str], *, without_internal: bool = Fal
     except re.error:
         raise ToolError(f"{text} is an invalid regex.") from None
     return [name for name in names if compiled.fullmatch(name) and not (without_internal and is_internal(name))]
+
+
+def check_uuid(text: str) -> str:
+    """Return an id that is written in base64. Raise IllegalArgument, as Uuid.fromString of Java does."""
+    if len(text) > _UUID_TEXT_MAX:
+        start = text[:_UUID_TEXT_MAX]
+        raise IllegalArgument(f"Input string with prefix `{start}` is too long to be decoded as a base64 UUID")
+    if len(text) == 1:
+        raise IllegalArgument("Input byte[] should at least have 2 bytes for base64 bytes")
+    bytes_count = len(text.rstrip("=")) * 6 // 8
+    if bytes_count != _UUID_BYTES:
+        raise IllegalArgument(
+            f"Input string `{text}` decoded as {bytes_count} bytes, which is not equal to the expected 16 bytes of a "
+            "base64-encoded UUID"
+        )
+    return text
 
 
 def parse_int(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from ottla.admin import config_requests
 from ottla.cli.kafka.connection import Admin, connect, properties_of
 from ottla.cli.kafka.errors import CommandFailed, IllegalArgument, RequestError, ToolError, UsageError, check
-from ottla.cli.kafka.java import hash_order, is_internal, joined, matching, parse_int
+from ottla.cli.kafka.java import check_uuid, hash_order, is_internal, joined, matching, parse_int
 from ottla.cli.kafka.options import Options, flag
 from ottla.cli.kafka.tool import FAILED, Tool, print_error, print_line
 from ottla.client.cluster import Cluster
@@ -290,7 +290,7 @@ def _describe(admin: Admin, options: Options) -> None:
 
 def _described(admin: Admin, options: Options) -> list[_Topic]:
     wanted = options.value("topic-id")
-    if wanted is not None and wanted != _ZERO_ID:
+    if wanted is not None and check_uuid(wanted) != _ZERO_ID:
         rows = admin.metadata().topics
         names = [row.name or "" for row in rows if topic_id_text(bytes(row.topic_id)) == wanted]
         if not names and not options.has("if-exists"):

@@ -1,0 +1,206 @@
+"""Campaign `kafka-commands`: the output of Java's tools and of Ottla's, line by line, on clusters of the same kind.
+
+Each scenario runs twice, on a new broker or cluster of Ottla each time: with the tools of Apache Kafka, and with the
+scripts that `ottla kafka install` writes. Exit codes and standard output must be the same, apart from ids, times and
+ports. At the end it measures how long both need to start. WRITE=1 records the output of Java's tools for `make test`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from benchmarks.kafka_server import _LOGGING
+from drivers import java_process
+from drivers.java import _SHARED
+from tool_scenarios import CLUSTER, OUTPUTS, SECURE, SINGLE, Answer, Place, Runner, Scenario, all_scenarios, play
+
+from campaign.report import CannotRun, Report
+from ottla.cli.kafka.install import install
+from ottla.testing import BrokerProcess, ClusterProcess
+
+_TOOLS = "org.apache.kafka.tools."
+#: the class of each command of Java, as the scripts of Kafka name it
+CLASSES = {
+    "kafka-acls": _TOOLS + "AclCommand",
+    "kafka-broker-api-versions": _TOOLS + "BrokerApiVersionsCommand",
+    "kafka-client-metrics": _TOOLS + "ClientMetricsCommand",
+    "kafka-cluster": _TOOLS + "ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": _TOOLS + "consumer.ConsoleConsumer",
+    "kafka-console-producer": _TOOLS + "ConsoleProducer",
+    "kafka-consumer-groups": _TOOLS + "consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": _TOOLS + "ConsumerPerformance",
+    "kafka-delegation-tokens": _TOOLS + "DelegationTokenCommand",
+    "kafka-delete-records": _TOOLS + "DeleteRecordsCommand",
+    "kafka-dump-log": _TOOLS + "DumpLogSegments",
+    "kafka-e2e-latency": _TOOLS + "EndToEndLatency",
+    "kafka-features": _TOOLS + "FeatureCommand",
+    "kafka-get-offsets": _TOOLS + "GetOffsetShell",
+    "kafka-groups": _TOOLS + "GroupsCommand",
+    "kafka-leader-election": _TOOLS + "LeaderElectionCommand",
+    "kafka-log-dirs": _TOOLS + "LogDirsCommand",
+    "kafka-metadata-quorum": _TOOLS + "MetadataQuorumCommand",
+    "kafka-producer-perf-test": _TOOLS + "ProducerPerformance",
+    "kafka-reassign-partitions": _TOOLS + "reassign.ReassignPartitionsCommand",
+    "kafka-replica-verification": _TOOLS + "ReplicaVerificationTool",
+    "kafka-share-groups": _TOOLS + "consumer.group.ShareGroupCommand",
+    "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-streams-groups": _TOOLS + "streams.StreamsGroupCommand",
+    "kafka-topics": _TOOLS + "TopicCommand",
+    "kafka-transactions": _TOOLS + "TransactionsCommand",
+    "kafka-verifiable-consumer": _TOOLS + "VerifiableConsumer",
+    "kafka-verifiable-producer": _TOOLS + "VerifiableProducer",
+}
+_TOOL_S_MAX = 180.0
+_STARTS = 7
+_AUTHORIZER = "acl"
+
+
+class JavaTools:
+    """Java's tools: one JVM for those that can share it, one for each call of the others."""
+
+    def __init__(self, directory: Path) -> None:
+        logging = directory / "log4j2.properties"
+        # As the scripts of Kafka do: messages of the logger go to standard error.
+        logging.write_text(_LOGGING)
+        self._logging = {"log4j2.configurationFile": str(logging)}
+        self._shared: java_process.JavaProcess | None = None
+
+    def __call__(self, command: str, words: Sequence[str], stdin: str) -> Answer:
+        name = CLASSES[command]
+        if name in (*_SHARED, java_process.REASSIGN, java_process.ELECTION) and not stdin:
+            self._shared = self._shared or java_process.JavaProcess("", self._logging)
+            done = self._shared.call(name, words)
+            return Answer(done.returncode, done.stdout, done.stderr)
+        return self.alone(command, words, stdin)
+
+    def alone(self, command: str, words: Sequence[str], stdin: str = "") -> Answer:
+        """Run a tool in a JVM of its own."""
+        java, *options = java_process.command()
+        properties = [f"-D{key}={value}" for key, value in self._logging.items()]
+        return _run([java, *properties, *options, CLASSES[command], *words], stdin)
+
+    def close(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+
+
+class OttlaTools:
+    """The scripts of `ottla kafka install`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        install(directory)
+
+    def __call__(self, command: str, words: Sequence[str], stdin: str) -> Answer:
+        return _run([str(self.directory / command), *words], stdin)
+
+
+def _run(command: Sequence[str], stdin: str) -> Answer:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=_TOOL_S_MAX, env=environment, check=False
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def run(report: Report, *, only: str, write: bool) -> None:
+    """Compare all scenarios whose name begins with `only`."""
+    problem = java_process.missing()
+    if problem is not None:
+        raise CannotRun(problem)
+    chosen = [each for each in all_scenarios().values() if each.name.startswith(only)]
+    with tempfile.TemporaryDirectory() as directory:
+        java, ottla = JavaTools(Path(directory)), OttlaTools(Path(directory) / "bin")
+        try:
+            _compare(report, chosen, java, ottla, write=write)
+            if not only:
+                _measure_starts(report, java, ottla)
+        finally:
+            java.close()
+
+
+def _compare(report: Report, chosen: Sequence[Scenario], java: JavaTools, ottla: OttlaTools, *, write: bool) -> None:
+    steps = different = 0
+    for stage in (SINGLE, CLUSTER, SECURE):
+        scenarios = [each for each in chosen if each.stage == stage]
+        if not scenarios:
+            continue
+        expected, found = (_transcripts(report, stage, scenarios, runner) for runner in (java, ottla))
+        for each in scenarios:
+            steps += len(expected[each.name])
+            if write:
+                (OUTPUTS / f"{each.name}.txt").write_text("\n".join(expected[each.name]))
+            for theirs, ours in zip(expected[each.name], found[each.name], strict=True):
+                if theirs != ours:
+                    different += 1
+                    lines = difflib.unified_diff(
+                        theirs.splitlines(), ours.splitlines(), "java", "ottla", n=1, lineterm=""
+                    )
+                    report.problem("\n".join([f"{each.name}: {theirs.splitlines()[0]}", *lines]))
+    report.figure(f"{steps - different} of {steps} calls of {len(chosen)} scenarios have the same output")
+
+
+def _transcripts(report: Report, stage: str, scenarios: Sequence[Scenario], runner: Runner) -> dict[str, list[str]]:
+    found = {}
+    rooms = [[each] for each in scenarios if each.is_alone]
+    rooms.append([each for each in scenarios if not each.is_alone])
+    for room in filter(None, rooms):
+        with _STAGES[stage]() as (server, directory):
+            for each in room:
+                report.progress(len(found), len(scenarios), f"scenarios of {type(runner).__name__} on {stage}")
+                found[each.name] = play(each, Place(server, directory), runner)
+    return found
+
+
+@contextmanager
+def _single() -> Iterator[tuple[str, Path]]:
+    with tempfile.TemporaryDirectory() as directory, BrokerProcess.start() as broker:
+        yield broker.bootstrap, Path(directory)
+
+
+@contextmanager
+def _cluster() -> Iterator[tuple[str, Path]]:
+    with tempfile.TemporaryDirectory() as directory, ClusterProcess.start(3) as cluster:
+        yield cluster.bootstrap, Path(directory)
+
+
+@contextmanager
+def _secure() -> Iterator[tuple[str, Path]]:
+    settings = {"authorizer.class.name": _AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    with tempfile.TemporaryDirectory() as directory, BrokerProcess.start(settings=settings) as broker:
+        yield broker.bootstrap, Path(directory)
+
+
+_STAGES: dict[str, Callable[[], AbstractContextManager[tuple[str, Path]]]] = {
+    SINGLE: _single,
+    CLUSTER: _cluster,
+    SECURE: _secure,
+}
+
+
+def _measure_starts(report: Report, java: JavaTools, ottla: OttlaTools) -> None:
+    """Measure the time of `kafka-topics --list`, from the start of the process to its end."""
+    with BrokerProcess.start() as broker:
+        words = ["--bootstrap-server", broker.bootstrap, "--list"]
+        theirs = _median(lambda: java.alone("kafka-topics", words))
+        ours = _median(lambda: ottla("kafka-topics", words, ""))
+    report.figure(f"kafka-topics --list takes {ours:.2f} s, Java's {theirs:.2f} s: {theirs / ours:.1f} times as long")
+
+
+def _median(call: Callable[[], Answer]) -> float:
+    times = []
+    for _ in range(_STARTS):
+        since = time.monotonic()
+        assert call().code == 0
+        times.append(time.monotonic() - since)
+    return statistics.median(times)
