@@ -40,11 +40,13 @@ class BrokerReader:
 
     def _read_broker(self, node: Node, added: Collection[tuple[TopicPartition, int]]) -> BrokerPicture:
         versions, features = self._read_versions(node)
+        topic_bytes: dict[str, int] = {}
         return BrokerPicture(
             node=node,
             rack=self._racks.get(node.broker_id) or None,
             settings=self._read_settings(node),
-            directories=tuple(self._read_directories(node, added)),
+            directories=tuple(self._read_directories(node, added, topic_bytes)),
+            topic_bytes=topic_bytes,
             versions=versions,
             features=features,
         )
@@ -71,8 +73,9 @@ class BrokerReader:
         return {}
 
     def _read_directories(
-        self, node: Node, added: Collection[tuple[TopicPartition, int]]
+        self, node: Node, added: Collection[tuple[TopicPartition, int]], topic_bytes: dict[str, int]
     ) -> Iterator[DirectoryPicture]:
+        """Yield the log directories. Add the bytes of each topic to ``topic_bytes``."""
         answer = self._asker.ask(Part.DIRECTORIES, node, DescribeLogDirsRequest(topics=None))
         if answer is None or not self._asker.accepts(Part.DIRECTORIES, answer.error_code):
             return
@@ -81,6 +84,7 @@ class BrokerReader:
             for topic in row.topics:
                 for each in topic.partitions:
                     size += each.partition_size
+                    topic_bytes[topic.name] = topic_bytes.get(topic.name, 0) + each.partition_size
                     key = TopicPartition(topic.name, each.partition_index), node.broker_id
                     if added and key in added and not each.is_future_key:
                         self._added_bytes[key] = each.partition_size

@@ -75,6 +75,8 @@ class BrokerPicture:
     problem: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     directories: tuple[DirectoryPicture, ...] = ()
+    #: of its replicas, by topic
+    topic_bytes: Mapping[str, int] = field(default_factory=dict)
     #: lowest and highest version of each API
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     features: Mapping[str, Feature] = field(default_factory=dict)

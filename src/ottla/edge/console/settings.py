@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Self
 
+from ottla.edge.web.cluster_settings import CLUSTER_NAME, cluster_problems, split_clusters
 from ottla.edge.web.settings import WebSettings
 from ottla.model.setting_types import (
     ANY,
@@ -24,10 +25,7 @@ from ottla.model.setting_types import (
     one_of,
 )
 
-_CLUSTER: Final = "cluster."
 _REGISTRY: Final = "schema.registry."
-#: `cluster.name` is the name of the cluster of `bootstrap.servers`
-_NAME: Final = "cluster.name"
 _ROLES: Final = ("none", "viewer", "editor", "admin")
 
 
@@ -40,7 +38,11 @@ class ConsoleSettings(WebSettings):
     registry: Mapping[str, str]
 
     cluster_name = Setting(
-        _NAME, STRING, "main", ANY, "Name of the cluster of bootstrap.servers, in titles and in the paths of pages."
+        CLUSTER_NAME,
+        STRING,
+        "main",
+        ANY,
+        "Name of the cluster of bootstrap.servers, in titles and in the paths of pages.",
     )
     schema_registry_url = Setting(
         "schema.registry.url", LIST, (), ANY, "URLs of the schema registry. --registry sets it."
@@ -99,20 +101,13 @@ class ConsoleSettings(WebSettings):
         """Return the settings. Raise InvalidSettings with one line for each name or value that is not allowed."""
         own: dict[str, str] = {}
         registry: dict[str, str] = {}
-        clusters: dict[str, dict[str, str]] = {}
-        for name, text in texts.items():
-            if name.startswith(_CLUSTER) and name != _NAME:
-                cluster, _, key = name.removeprefix(_CLUSTER).partition(".")
-                clusters.setdefault(cluster, {})[key] = text
-            elif name.startswith(_REGISTRY) and name != cls.schema_registry_url.name:
+        rest, clusters = split_clusters(texts)
+        for name, text in rest.items():
+            if name.startswith(_REGISTRY) and name != cls.schema_registry_url.name:
                 registry[name.removeprefix(_REGISTRY)] = text
             else:
                 own[name] = text
-        problems = [
-            f"cluster.{name}.bootstrap.servers is missing"
-            for name, properties in clusters.items()
-            if not properties.get("bootstrap.servers")
-        ]
+        problems = cluster_problems(clusters)
         for text in _list(own.get("roles", "")):
             if text.rpartition(":")[2] not in _ROLES or not text.rpartition(":")[0]:
                 problems.append(f"roles: {text!r} is not NAME:ROLE; roles are {', '.join(_ROLES)}")

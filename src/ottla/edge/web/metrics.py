@@ -37,6 +37,11 @@ class HttpMetrics:
 
     def page(self) -> bytes:
         page = Page(_SERIES_MAX)
+        self.fill(page)
+        return b"".join(page.pieces())
+
+    def fill(self, page: Page) -> None:
+        """Add the series of the service to a page."""
         for (operation, status), count in sorted(self.requests.items()):
             labels = label_text(operation=operation, status=status)
             page.counter("ottla_http_requests", "Requests that were answered.", count, labels)
@@ -51,4 +56,3 @@ class HttpMetrics:
                 page.counter("ottla_http_connections_closed", "Connections closed because of a limit.", count, labels)
         for source in self.sources:
             source(page)
-        return b"".join(page.pieces())
