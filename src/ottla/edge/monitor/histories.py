@@ -142,11 +142,6 @@ class Histories:
         group = self._groups.get(group_id)
         return 0 if group is None else group.commits
 
-    def last_offset(self, group_id: str, name: TopicPartition) -> int | None:
-        """Return the offset of the last commit in a window; None without one."""
-        window = self.window(group_id, name)
-        return window.commits[-1].offset if window is not None and window.commits else None
-
     def window(self, group_id: str, name: TopicPartition) -> PartitionHistory | None:
         group = self._groups.get(group_id)
         return None if group is None else group.history.partitions.get(name)

@@ -8,11 +8,14 @@ that a cluster with 10,000 topics costs no more than a part of one core.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.admin.client import AdminClient
+from ottla.admin.outages import GROUPS_TOPIC
+from ottla.edge.monitor.commit_feed import CommitFeed
 from ottla.edge.monitor.histories import Histories, SeenCommit
 from ottla.edge.monitor.reading import BrokerReading, ClusterReading, GroupReading
 from ottla.edge.monitor.source import GroupFilter, RoundSource
@@ -31,6 +34,9 @@ from ottla.model.printable import shown
 _SHARE_MAX: Final = 0.2
 #: certificates change seldom, and each costs a connection
 _CERTIFICATES_EVERY: Final = 20
+#: a commit that was made at most this long before the last round has the lag of this round
+_NEW_MS: Final = 2000
+_FORGET_MAX: Final = 10_000
 #: a group with a commit this new may be missing in the list of groups
 _YOUNG_MS: Final = 60_000
 #: brokers that are no longer in the metadata are remembered for this long
@@ -81,9 +87,13 @@ class ClusterReader:
         self._clock_ms = clock_ms
         self._source = RoundSource(client, options.limits, options.groups)
         self._lags = LagReader(client, limits=options.limits, clock_ms=clock_ms, source=self._source)
+        self._feed = CommitFeed(client, options.limits.time_s)
+        self._is_seeded = False
         self.histories = Histories(options.rules, windows_max=options.windows_max)
         self._health = _Health()
         self._last = ClusterReading(cluster=name)
+        #: groups, and topics of groups, whose commits are forgotten before the next round
+        self._to_forget: deque[tuple[str, str | None]] = deque(maxlen=_FORGET_MAX)
         #: when each broker was in the metadata
         self._seen_brokers: dict[int, float] = {}
 
@@ -91,6 +101,10 @@ class ClusterReader:
     def last(self) -> ClusterReading:
         """Return the last reading; one with the number 0 before the first round."""
         return self._last
+
+    def forget(self, group_id: str, topic: str | None) -> None:
+        """Forget the commits of a group, or those in one topic, before the next round. May be called by any thread."""
+        self._to_forget.append((group_id, topic))
 
     def read(self) -> ClusterReading:
         """Return the readings of a new round. A failure of the whole round is its `problem`; nothing is raised."""
@@ -103,10 +117,19 @@ class ClusterReader:
         return self._last
 
     def _read(self) -> ClusterReading:
+        while self._to_forget:
+            group_id, topic = self._to_forget.popleft()
+            if topic is None:
+                self.histories.forget(group_id)
+            else:
+                self.histories.forget_topic(group_id, topic)
         self._source.begin()
+        # Before the log ends, so that the lag of a commit is never negative.
+        offsets_topic = self._source.topics.get(GROUPS_TOPIC)
+        commits = self._feed.read([each.name for each in offsets_topic.partitions] if offsets_topic is not None else ())
         snapshot = self._lags.read(all_topics=True)
         self._source.end()
-        self._note_commits(snapshot)
+        self._add_commits(commits, snapshot)
         self.histories.add_heads(snapshot.log_ends)
         health = self._read_health(snapshot.groups)
         groups = {name: self._group(each) for name, each in snapshot.groups.items()}
@@ -114,7 +137,7 @@ class ClusterReader:
         return ClusterReading(
             cluster=self._name,
             read_at_ms=snapshot.read_at_ms,
-            notes=(*snapshot.problems, *self._source.notes),
+            notes=(*snapshot.problems, *self._source.notes, *filter(None, [self._feed.problem])),
             cluster_id=self._source.cluster_id,
             controller_id=self._source.controller_id,
             groups=groups,
@@ -128,13 +151,25 @@ class ClusterReader:
             picture_problem=health.problem,
         )
 
-    def _note_commits(self, snapshot: LagSnapshot) -> None:
-        """Note the commits that have changed since the last round."""
-        for lag in snapshot.groups.values():
+    def _add_commits(self, commits: Sequence[SeenCommit], snapshot: LagSnapshot) -> None:
+        now_ms, before_ms = snapshot.read_at_ms, self._last.read_at_ms
+        for commit in commits:
+            # The lag of a commit of long ago is not known: the log has grown since then.
+            is_new = before_ms and commit.timestamp_ms >= before_ms - _NEW_MS
+            if self._options.groups.accepts(commit.group_id):
+                self.histories.add_commit(commit, now_ms, snapshot.log_ends if is_new else {})
+        # A feed has no commits from before its start: the offsets that it does not have are taken once.
+        has_feed, is_seed = self._feed.is_usable, self._feed.is_complete and not self._is_seeded
+        self._is_seeded = self._is_seeded or is_seed
+        for group_id, lag in snapshot.groups.items():
+            known = self._last.groups.get(group_id)
+            old = known.lag.partitions if known is not None else {}
             for name, row in lag.partitions.items():
-                if row.committed is not None and row.committed != self.histories.last_offset(lag.group_id, name):
-                    commit = SeenCommit(lag.group_id, name, row.committed, snapshot.read_at_ms)
-                    self.histories.add_commit(commit, snapshot.read_at_ms, snapshot.log_ends)
+                has_changed = name not in old or row.committed != old[name].committed
+                is_missing = is_seed and self.histories.window(group_id, name) is None
+                if row.committed is not None and (is_missing if has_feed else has_changed):
+                    commit = SeenCommit(group_id, name, row.committed, now_ms)
+                    self.histories.add_commit(commit, now_ms, snapshot.log_ends)
 
     def _group(self, lag: GroupLag) -> GroupReading:
         self.histories.set_owners(lag)
