@@ -153,6 +153,18 @@ def console_page() -> str:
     return "\n".join([text + mark, *table(("Name", "Type", "Default", "Allowed", "Meaning"), rows), ""])
 
 
+MONITOR = Path("docs/operate/monitor.md")
+
+
+def monitor_page() -> str:
+    """docs/operate/monitor.md: written by hand up to the mark, then the settings"""
+    from ottla.edge.monitor.settings import MonitorSettings
+
+    text, mark, _ = (ROOT / MONITOR).read_text().partition(_SETTINGS_MARK)
+    rows = ((*setting_cells(row), row.documentation) for row in MonitorSettings.rows().values())
+    return "\n".join([text + mark, *table(("Name", "Type", "Default", "Allowed", "Meaning"), rows), ""])
+
+
 CHECKS_HEAD = """\
 # Checks of a cluster
 
@@ -205,6 +217,7 @@ def checks_page() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/checks.md": checks_page,
     str(CONSOLE): console_page,
+    str(MONITOR): monitor_page,
     "docs/reference/settings.md": settings_page,
     "docs/reference/rest.md": rest_page,
 }

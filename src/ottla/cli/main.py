@@ -36,6 +36,7 @@ _NAMES = (
     "group",
     "kafka",
     "log",
+    "monitor",
     "offsets",
     "perf",
     "pipeline",
