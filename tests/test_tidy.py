@@ -211,6 +211,7 @@ OS_ACCESS: dict[str, set[str]] = {
     "env/metrics.py": {"time"},
     "env/metrics_server.py": {"create_server", "socket"},
     "env/process.py": {"resource", "socket", "threading"},
+    "env/socket_deadline.py": {"socket", "threading"},
     "env/watchdog.py": {"threading", "time"},
 }
 
@@ -278,11 +279,11 @@ SERVICES = (*SIMULATED, "client", "edge", "security")
 OWN_TASKS = {
     "env/tasks.py": "reports the exceptions of all others",
     "env/connections.py": "reports the exception of a connection",
+    "env/socket_deadline.py": "a timer that closes a socket",
     "broker/access/peer_logins.py": "the thread of one request, which completes the future of those that wait",
     "edge/console/clusters.py": "a reading of a cluster, which requests wait for",
     "edge/registry/exporters/running.py": "the thread of one request, which hands its exception to those that wait",
     "edge/registry/service.py": "the records that the reader delivers; a failure ends the process",
-    "security/web_documents.py": "a timer that closes a socket",
     "edge/web/authentication.py": "the result of a thread, which requests wait for",
     "edge/web/server.py": "the server itself, which the process waits for",
 }

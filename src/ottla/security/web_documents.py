@@ -7,16 +7,15 @@ request or of the answer, which may have secrets.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
-import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass, url2pathname
 
+from ottla.env.socket_deadline import SocketDeadline
 from ottla.model.settings_security import ListenerSettings, listener_settings
 from ottla.model.types import is_loopback
 from ottla.security.errors import SecurityConfigError
@@ -88,17 +87,26 @@ def request_document(
     tls: ssl.SSLContext | None,
     headers: Mapping[str, str],
     body: bytes | None = None,
+    statuses: Container[int] = frozenset({200}),
 ) -> bytes:
-    """Return the document at an http(s) URL: by POST if there is a body, otherwise by GET. Raise DocumentError."""
+    """Return the document at an http(s) URL: by POST if there is a body, otherwise by GET. Raise DocumentError.
+
+    Another status than these is an error, also that of a redirect.
+    """
     connection = _connection(parts, limits.connect_s, tls)
-    deadline = _Deadline(connection, limits.total_s)
+    deadline = SocketDeadline(limits.total_s)
+
+    def connect(*arguments: Any) -> socket.socket:
+        return deadline.watch(socket.create_connection(*arguments))
+
+    connection._create_connection = connect  # type: ignore[attr-defined]
     try:
         connection.connect()
         connection.sock.settimeout(limits.read_s)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET" if body is None else "POST", path, body, dict(headers))
         with connection.getresponse() as answer:
-            return _read_answer(answer, limits, deadline)
+            return _read_answer(answer, limits, deadline, statuses)
     except ssl.SSLCertVerificationError as error:
         raise DocumentError(f"the certificate of the web server is not trusted: {error.verify_message}") from None
     except (OSError, HTTPException, ValueError) as error:
@@ -112,8 +120,8 @@ def request_document(
         connection.close()
 
 
-def _read_answer(answer: HTTPResponse, limits: Limits, deadline: _Deadline) -> bytes:
-    if answer.status != 200:
+def _read_answer(answer: HTTPResponse, limits: Limits, deadline: SocketDeadline, statuses: Container[int]) -> bytes:
+    if answer.status not in statuses:
         raise DocumentError(f"the web server answers with status {answer.status}", status=answer.status)
     data = bytearray()
     while chunk := answer.read1(_CHUNK_BYTES):
@@ -137,45 +145,6 @@ def _connection(parts: SplitResult, connect_s: float, tls: ssl.SSLContext | None
     made = HTTPSConnection(proxy.hostname, proxy.port or 8080, timeout=connect_s, context=tls)
     made.set_tunnel(host, parts.port or 443)
     return made
-
-
-class _Deadline:
-    """Ends a request whose time is over: the thread that waits for the socket gets an error or the end of the data.
-
-    A time for each packet is not enough, because a server can send a byte now and then.
-    """
-
-    def __init__(self, connection: HTTPConnection, total_s: float) -> None:
-        self.is_over = False
-        self._lock = threading.Lock()
-        #: a second descriptor of the socket, because the first one moves into an object of TLS before the handshake
-        self._twin: socket.socket | None = None
-        connection._create_connection = self._connect  # type: ignore[attr-defined]
-        self._timer = threading.Timer(total_s, self._end)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _connect(self, *arguments: Any) -> socket.socket:
-        opened = socket.create_connection(*arguments)
-        with self._lock:
-            self._twin = opened.dup()
-        if self.is_over:
-            self._end()
-        return opened
-
-    def _end(self) -> None:
-        self.is_over = True
-        with self._lock:
-            if self._twin is not None:
-                with contextlib.suppress(OSError):  # the server has closed the connection
-                    self._twin.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._timer.cancel()
-        with self._lock:
-            if self._twin is not None:
-                self._twin.close()
-                self._twin = None
 
 
 def web_context(settings: ListenerSettings | None, options: Mapping[str, str]) -> ssl.SSLContext:

@@ -149,6 +149,7 @@ def test_wrong_file_is_reported(text: str, problem: str) -> None:
         ('url = "http://host/\\r\\nX: 1"', "url must be ASCII without spaces"),
         ('url = "http://host:99999/"', "url is no URL"),
         ("", "give one of url, url_file and url_env"),
+        ('url = "http://hook.example/"\nbearer_env = "B"', "secrets are not sent over http:// to another machine"),
         ('url = "http://host/"\nbearer = "secret"', "bearer must not be in this file; write bearer_file or bearer_env"),
         ('url = "http://host/"\nbearer_file = "a"\nbearer_env = "B"', "give one of bearer_file and bearer_env"),
         (MAIL.replace("d@e.f", "d@e.f\\nBcc: x@y.z"), "to must be an address such as alerts@example.com"),

@@ -86,7 +86,8 @@ class AlertEngine:
         ]  # fmt: skip
         document = {
             "version": _VERSION,
-            "observed_ms": self.alerts.observed_ms,
+            # Without alerts it says nothing, and the document stays the same from reading to reading.
+            "observed_ms": self.alerts.observed_ms if self.alerts.by_key else 0,
             "alerts": [_alert_row(each) for each in self.alerts.by_key.values()],
             "reported": reported,
         }

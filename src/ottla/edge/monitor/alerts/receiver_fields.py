@@ -11,6 +11,7 @@ from ottla.edge.monitor.alerts.fields import Fields
 from ottla.edge.monitor.alerts.patterns import LabelPatterns, NamePatterns
 from ottla.edge.monitor.alerts.rules import EmailSettings, Level, Receiver, ReceiverKind, Secret
 from ottla.model.printable import shown
+from ottla.model.types import is_loopback
 
 _LEVELS: Final = {each.word: each for each in Level}
 _TLS: Final = ("starttls", "implicit", "none")
@@ -43,8 +44,16 @@ def parse_receiver(table: Fields, directory: Path | None) -> Receiver:
     )
     if not is_email and bool(made.url) == bool(made.secret_url):
         table.problem("give one of url, url_file and url_env")
+    if (made.bearer or made.hmac) and is_readable(made.url):
+        table.problem("secrets are not sent over http:// to another machine; use https://")
     table.end()
     return made
+
+
+def is_readable(url: str) -> bool:
+    """Return whether others in the network can read what is sent to a URL."""
+    parts = urlsplit(url) if url and not check_url(url) else None
+    return parts is not None and parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 def check_url(url: str) -> str:

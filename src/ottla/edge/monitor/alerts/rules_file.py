@@ -37,7 +37,7 @@ _CHECKS: Final = frozenset({NOT_READ, *(each.name for each in CHECKS)})
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 #: what every text may contain besides the labels of the condition
 _PLACEHOLDERS: Final = frozenset({"rule", "names", "count", "value", "check", "name", "text"})
-_GROUP_BY: Final = frozenset({"rule", "severity", "cluster", "check", "name", "group", "topic", "broker", "directory"})
+_GROUP_BY: Final = frozenset({"rule", "severity", "check", "name", "group", "topic", "broker", "directory"})
 
 
 class BadRules(OttlaError):
@@ -179,7 +179,7 @@ def _check_condition(table: Fields) -> tuple[CheckCondition, frozenset[str]]:
         name = each.removeprefix("!")
         if "*" not in name and name not in _CHECKS:
             close = difflib.get_close_matches(name, sorted(_CHECKS), 1)
-            hint = f"; did you mean {close[0]}?" if close else "; 'ottla alerts checks' lists them"
+            hint = f"; did you mean {close[0]}?" if close else "; 'ottla alerts conditions' lists them"
             table.problem(f"check {shown(name)[:64]!r} is unknown{hint}")
     per = table.take_choice("per", ("check", "object"), "check")
     match = _match(table, {"name"})
