@@ -214,7 +214,37 @@ def checks_page() -> str:
     return "\n".join(lines)
 
 
+ALERTS = ROOT / "docs/operate/alerts.md"
+_RULES_MARKS = ("<!-- rules: written by tools/generate_docs.py -->", "<!-- end of the rules -->")
+_VALUES_MARKS = ("<!-- values: written by tools/generate_docs.py -->", "<!-- end of the values -->")
+
+
+def alerts_page() -> str:
+    """docs/operate/alerts.md: written by hand, with the tables of the default rules and of the values"""
+    from ottla.edge.monitor.alerts.description import describe_conditions, describe_rules
+    from ottla.edge.monitor.alerts.rules_file import DEFAULT, load
+
+    rules = (
+        (f"`{row['rule']}`", row["condition"], row["for"], row["keep"], row["severity"])
+        for row in describe_rules(load(DEFAULT))
+    )
+    values = (
+        (f"`{row['name']}`", row["of"], row["meaning"]) for row in describe_conditions() if row["kind"] == "value"
+    )
+    text = ALERTS.read_text(encoding="utf-8")
+    text = _between(text, _RULES_MARKS, table(("Rule", "Condition", "for", "keep", "Severity"), rules))
+    return _between(text, _VALUES_MARKS, table(("Value", "Of each", "Meaning"), values))
+
+
+def _between(text: str, marks: tuple[str, str], lines: Iterable[str]) -> str:
+    head, found_begin, rest = text.partition(marks[0])
+    _, found_end, tail = rest.partition(marks[1])
+    assert found_begin and found_end, "the page has lost its marks"
+    return "\n".join([f"{head}{marks[0]}", "", *lines, "", f"{marks[1]}{tail}"])
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/operate/alerts.md": alerts_page,
     "docs/reference/checks.md": checks_page,
     str(CONSOLE): console_page,
     str(MONITOR): monitor_page,

@@ -24,6 +24,7 @@ from ottla.model.extras import extra_of, missing
 _COMPLETION = "_OTTLA_COMPLETE"
 _NAMES = (
     "acl",
+    "alerts",
     "broker",
     "cert",
     "cluster",

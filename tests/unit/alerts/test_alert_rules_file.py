@@ -100,7 +100,7 @@ def test_all_problems_of_a_file_are_reported_with_their_places() -> None:
         "rule 'b': group_lag is a number: give above or below",
         "rule 'b': for: 'soon' is not a duration: write 1h30m, 7d, 250ms, or ISO 8601 such as PT1H30M",
         "rule 'b': there is another rule with this name",
-        "rule 'b': group_status is never 'LATE', its words are NOTFOUND, OK, WARN, ERR, STOP, STALL, REWIND",
+        "rule 'b': group_status is never 'LATE', its words are NOTFOUND, OK, WARN, ERR",
         "rule 'b': text has {topic}, allowed are check, count, group, name, names, rule, text, value",
     ]
 

@@ -10,6 +10,7 @@ from ottla.edge.monitor.alerts.values import NOT_READ, Observation, Sample
 from ottla.edge.monitor.reading import ClusterReading, GroupReading
 from ottla.health.checks import CHECKS
 from ottla.health.findings import Finding, Severity
+from ottla.lag.burrow import Status
 from ottla.lag.types import PartitionLag
 
 _CHECKS: Final = frozenset(each.name for each in CHECKS)
@@ -46,6 +47,7 @@ def _samples(reading: ClusterReading) -> Mapping[str, Sequence[Sample]]:
         "group_seconds": [Sample(labels, group.seconds) for labels, group in groups.values()],
         "group_lag": [Sample(labels, group.records) for labels, group in groups.values()],
         "group_status": [Sample(labels, group.status.name) for labels, group in groups.values()],
+        "group_partition_status": [Sample(labels, _worst(group)) for labels, group in groups.values()],
         "group_trend": [Sample(labels, group.forecast.trend.value) for labels, group in groups.values()],
         "group_catch_up_seconds": [Sample(labels, _catch_up(group)) for labels, group in groups.values()],
         "group_state": [Sample(labels, group.state) for labels, group in groups.values()],
@@ -73,6 +75,10 @@ def _samples(reading: ClusterReading) -> Mapping[str, Sequence[Sample]]:
 
 def _catch_up(group: GroupReading) -> float | None:
     return math.inf if group.forecast.is_never else group.forecast.caught_up_in_s
+
+
+def _worst(group: GroupReading) -> str:
+    return max((each.status for each in group.verdict.partitions), default=Status.OK).name
 
 
 def _by_topic(group: GroupReading) -> dict[str, list[PartitionLag]]:

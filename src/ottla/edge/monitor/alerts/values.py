@@ -33,8 +33,8 @@ class Value:
     words: tuple[str, ...] = ()
 
 
-#: Burrow's, from the best to the worst
-_STATUSES: Final = ("NOTFOUND", "OK", "WARN", "ERR", "STOP", "STALL", "REWIND")
+#: Burrow's, of partitions, from the best to the worst
+_STATUSES: Final = ("OK", "WARN", "ERR", "STOP", "STALL", "REWIND")
 
 VALUES: Final[Mapping[str, Value]] = {
     each.name: each
@@ -45,8 +45,12 @@ VALUES: Final[Mapping[str, Value]] = {
         ),
         Value(name="group_lag", labels=("group",), unit="records", meaning="lag of a group in all its partitions"),
         Value(
-            name="group_status", labels=("group",), words=_STATUSES,
-            meaning="Burrow's status of a group, that of its worst partition",
+            name="group_status", labels=("group",), words=("NOTFOUND", "OK", "WARN", "ERR"),
+            meaning="Burrow's status of a group; ERR: a partition has one of STOP, STALL and REWIND",
+        ),
+        Value(
+            name="group_partition_status", labels=("group",), words=_STATUSES,
+            meaning="Burrow's status of the worst partition of a group",
         ),
         Value(
             name="group_trend", labels=("group",), words=("rising", "falling", "steady", "unknown"),
