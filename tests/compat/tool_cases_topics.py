@@ -1,7 +1,8 @@
-"""Scenarios of kafka-topics, kafka-configs, kafka-get-offsets and kafka-delete-records."""
+"""Scenarios of kafka-topics, kafka-get-offsets and kafka-delete-records."""
 
 from __future__ import annotations
 
+from tool_actions import records
 from tool_scenarios import Scenario, Step, file
 
 CLUSTER_CHECKS = (
@@ -88,4 +89,80 @@ _TOPICS = Scenario(
     ],
 )
 
-SCENARIOS = (_TOPICS,)
+
+def _offsets(arguments: str) -> Step:
+    return Step("kafka-get-offsets", arguments)
+
+
+_OFFSETS = Scenario(
+    name="get-offsets",
+    steps=[
+        _topics("{b} --create --topic off-a --partitions 3"),
+        _topics("{b} --create --topic off-b"),
+        records("off-a", 5),
+        records("off-a", 2, partition=2),
+        _offsets(""),
+        _offsets("--version"),
+        _offsets("--topic off-a"),
+        _offsets("{b} --topic off-a"),
+        _offsets("{b} --topic 'off-.*'"),
+        _offsets("{b} --topic off-a --partitions 0,2"),
+        _offsets("{b} --topic off-a --partitions 0,x"),
+        _offsets("{b} --topic off-a --time earliest"),
+        _offsets("{b} --topic off-a --time -2"),
+        _offsets("{b} --topic off-a --time -1"),
+        _offsets("{b} --topic off-a --time latest --exclude-internal-topics"),
+        _offsets("{b} --topic off-a --time max-timestamp"),
+        _offsets("{b} --topic off-a --time -3"),
+        _offsets("{b} --topic off-a --time earliest-local"),
+        _offsets("{b} --topic off-a --time 1700000000003"),
+        _offsets("{b} --topic off-a --time 1800000000000"),
+        _offsets("{b} --topic off-a --time soon"),
+        _offsets("{b} --topic nothing"),
+        _offsets("{b} --topic-partitions off-a:1"),
+        _offsets("{b} --topic-partitions off-a:0-2,off-b"),
+        _offsets("{b} --topic-partitions off-a:1-,off-b:-1"),
+        _offsets("{b} --topic-partitions off-a:-2"),
+        _offsets("{b} --topic-partitions 'off-.*:0'"),
+        _offsets("{b} --topic-partitions off-a:x"),
+        _offsets("{b} --topic-partitions off-a --topic off-a"),
+        _offsets("--bootstrap-server nonsense --topic off-a"),
+        _offsets("--broker-list {server} --topic off-a"),
+    ],
+)
+
+_DELETED_JSON = """{"partitions": [{"topic": "del-a", "partition": 0, "offset": 3},
+ {"topic": "del-a", "partition": 1, "offset": -1}, {"topic": "del-b", "partition": 0, "offset": 99}], "version": 1}"""
+
+
+def _delete(arguments: str, *, unordered: bool = False) -> Step:
+    return Step("kafka-delete-records", arguments, unordered=unordered)
+
+
+_DELETE = Scenario(
+    name="delete-records",
+    steps=[
+        _topics("{b} --create --topic del-a --partitions 2"),
+        _topics("{b} --create --topic del-b"),
+        records("del-a", 5),
+        records("del-a", 4, partition=1),
+        records("del-b", 4),
+        file("all.json", _DELETED_JSON),
+        file("twice.json", _DELETED_JSON.replace("del-b", "del-a")),
+        file("version.json", _DELETED_JSON.replace('"version": 1', '"version": 2')),
+        file("missing.json", "{}"),
+        file("broken.json", "{"),
+        _delete("{b} --offset-json-file {dir}/all.json", unordered=True),
+        Step("kafka-get-offsets", "{b} --topic 'del-.*' --time earliest"),
+        _delete("{b} --offset-json-file {dir}/twice.json"),
+        _delete("{b} --offset-json-file {dir}/version.json"),
+        _delete("{b} --offset-json-file {dir}/missing.json"),
+        _delete("{b} --offset-json-file {dir}/broken.json"),
+        _delete("{b} --offset-json-file {dir}/nothing.json"),
+        _delete("{b}"),
+        _delete("--version"),
+        _delete("--help"),
+    ],
+)
+
+SCENARIOS = (_TOPICS, _OFFSETS, _DELETE)

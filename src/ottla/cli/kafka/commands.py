@@ -20,6 +20,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "kafka-delete-records": Command("delete_records", "Delete the records of partitions before an offset."),
+    "kafka-get-offsets": Command("get_offsets", "Print offsets at the start, at the end or at a time."),
+    "kafka-groups": Command("groups", "List groups of all types."),
     "kafka-broker-api-versions": Command("broker_versions", "Print the versions of requests that brokers understand."),
     "kafka-cluster": Command("cluster", "Print the id of a cluster and its brokers, and unregister brokers."),
     "kafka-dump-log": Command("dump_log", "Print segments, indexes and snapshots of a log."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ottla.admin.client import AdminClient
@@ -13,6 +13,7 @@ from ottla.cli.kafka.errors import ClientTimeout, IllegalArgument, RequestError,
 from ottla.cli.kafka.tool import print_error
 from ottla.client.errors import BrokerError, ClientError, ConnectionLost, PropertyRefused, TimedOut, Unreachable
 from ottla.client.protocol.metadata import parse_bootstrap
+from ottla.wire.messages.metadata import MetadataResponse
 
 _CLIENT_ID = "adminclient-1"
 #: Java's default.api.timeout.ms
@@ -26,6 +27,11 @@ class Admin(AdminClient):
 
     #: the call that Java's client names when it times out
     call_name = "call"
+
+    def cluster_metadata(self, topics: Iterable[str]) -> MetadataResponse:
+        """Return the metadata of these topics; a topic that does not exist has an error code."""
+        named = list(topics)
+        return self.call(lambda cluster: cluster.metadata(named, time.monotonic() + self.timeout_s))
 
     @contextmanager
     def _failures(self, subject: str = "", group: str | None = None) -> Iterator[None]:

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from ottla.cli.kafka.errors import IllegalArgument, ToolError
 from ottla.model.hashing import java_hash
+from ottla.model.types import TopicPartition
 
 _INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _LOAD = 0.75
 _UUID_TEXT_MAX = 24
 _UUID_BYTES = 16
 _UNSIGNED = 0xFFFFFFFF
+_PRIME = 31
+
+_Key = TypeVar("_Key", str, TopicPartition)
 
 
-def hash_order(names: Iterable[str], capacity: int = 16) -> list[str]:
-    """Return names in the order in which a HashMap of Java with this initial capacity has them.
+def hash_order(keys: Iterable[_Key], capacity: int = 16) -> list[_Key]:
+    """Return topics or partitions in the order in which a HashMap of Java with this initial capacity has them.
 
     Tools of Kafka print some lists in this order, and scripts compare outputs.
     """
-    listed = list(dict.fromkeys(names))
+    listed = list(dict.fromkeys(keys))
     size = 1
     while size < capacity:
         size *= 2
     while len(listed) > size * _LOAD:
         size *= 2
-    return sorted(listed, key=lambda name: _spread(java_hash(name) & _UNSIGNED) & (size - 1))
+    return sorted(listed, key=lambda key: _spread(_hash(key)) & (size - 1))
+
+
+def _hash(key: str | TopicPartition) -> int:
+    if isinstance(key, str):
+        return java_hash(key)
+    return (_PRIME * (_PRIME + key.partition) + java_hash(key.topic)) & _UNSIGNED
 
 
 def _spread(value: int) -> int:
@@ -64,11 +75,21 @@ def check_uuid(text: str) -> str:
     return text
 
 
-def parse_int(text: str) -> int:
+def parse_int(text: str, bits: int = 32) -> int:
     """Return Integer.parseInt. Raise IllegalArgument with its text."""
-    if not re.fullmatch(r"[+-]?[0-9]+", text) or not -(2**31) <= int(text) < 2**31:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(2 ** (bits - 1)) <= int(text) < 2 ** (bits - 1):
         raise IllegalArgument(f'For input string: "{text}"')
     return int(text)
+
+
+def parse_long(text: str) -> int:
+    """Return Long.parseLong. Raise IllegalArgument with its text."""
+    return parse_int(text, 64)
+
+
+def table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> list[str]:
+    """Return rows with columns of at least these widths, as String.format of Java pads them; 0 is not padded."""
+    return [" ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def joined(values: Iterable[object]) -> str:
