@@ -144,7 +144,7 @@ class Console:
         return rendering.redirect(f"/c/{rendering.url(page.cluster.name)[1:]}/{plan.then}")
 
     def _preview(self, section: Section, plan: Plan, page: PageRequest, as_json: bool, *, is_wrong: bool) -> Response:
-        rows = [{"what": each.what, "from": each.before, "to": each.after} for each in plan.changes]
+        rows = [{"what": each.what, "from": each.before, "to": each.after, "note": each.note} for each in plan.changes]
         data = {
             "plan": plan.title, "changes": rows, "confirm": plan.confirm or "yes", "warnings": list(plan.warnings),
             "is_typed": bool(plan.confirm), "is_wrong": is_wrong,

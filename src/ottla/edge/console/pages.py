@@ -144,6 +144,8 @@ class Change:
     what: str
     before: str | None
     after: str | None
+    #: what the change means, such as a difference
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

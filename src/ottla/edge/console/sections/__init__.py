@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ottla.edge.console.pages import Section
 from ottla.edge.console.sections.access import Access
 from ottla.edge.console.sections.changes import Changes
+from ottla.edge.console.sections.groups import Groups
 from ottla.edge.console.sections.pipelines import Pipelines
 from ottla.edge.console.sections.schemas import Schemas
 from ottla.edge.console.sections.topics import Topics
@@ -14,4 +15,4 @@ from ottla.edge.console.sections.weather import Weather
 
 
 def all_sections() -> Sequence[Section]:
-    return [Weather(), Topics(), Schemas(), Pipelines(), Access(), Changes()]
+    return [Weather(), Topics(), Groups(), Schemas(), Pipelines(), Access(), Changes()]

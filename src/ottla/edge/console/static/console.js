@@ -44,7 +44,18 @@ async function load(part) {
 }
 
 // Cells that are loaded after the rows: <tbody data-cells="URL.json">, answered {"cells": {"row": {"cell": "text"}}};
-// with data-every="SECONDS" again and again while the page is visible.
+// with data-every="SECONDS" again and again while the page is visible. A cell may be {"text", "title", "state"}, too.
+function fill(cell, value) {
+  if (value === undefined) return;
+  const parts = typeof value === "object" ? value : { text: value };
+  if (parts.state !== undefined) {
+    const state = document.createElement("span");
+    state.className = parts.state ? `state ${parts.state}` : "";
+    state.textContent = parts.text;
+    cell.replaceChildren(state);
+  } else if (cell.textContent !== parts.text) cell.textContent = parts.text;
+  if (parts.title) cell.title = parts.title;
+}
 async function loadCells(body) {
   const again = () => {
     if (body.dataset.every) setTimeout(() => loadCells(body), Number(body.dataset.every) * 1000);
@@ -54,10 +65,7 @@ async function loadCells(body) {
     const answer = await fetch(body.dataset.cells, { headers: { accept: "application/json" } });
     if (!answer.ok) return again();
     const cells = (await answer.json()).cells || {};
-    for (const cell of all("[data-cell]", body)) {
-      const text = (cells[cell.dataset.row] || {})[cell.dataset.cell];
-      if (text !== undefined && cell.textContent !== text) cell.textContent = text;
-    }
+    for (const cell of all("[data-cell]", body)) fill(cell, (cells[cell.dataset.row] || {})[cell.dataset.cell]);
   } catch (error) {
     // The cells stay as they are, and are loaded again.
   }
