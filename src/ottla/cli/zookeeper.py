@@ -14,7 +14,7 @@ from ottla.cli import interrupts
 from ottla.cli.options import Parsed
 
 if TYPE_CHECKING:
-    from ottla.cli.zookeeper_server import ServerProcess
+    from ottla.cli.zookeeper_server import Server, ServerProcess
 
 LISTEN_DEFAULT = "127.0.0.1:2181"
 
@@ -69,7 +69,7 @@ def command(
     With --keystore and --truststore brokers connect over TLS (`zookeeper.ssl.client.enable=true`). The connections
     between the members of an ensemble are not encrypted.
     """
-    from ottla.cli.zookeeper_server import Server, ServerProcess, ServerTls
+    from ottla.cli.zookeeper_server import Server, ServerTls
 
     if (keystore is None) != (truststore is None):
         raise click.UsageError("TLS needs both --keystore and --truststore")
@@ -78,6 +78,18 @@ def command(
         tls = ServerTls(keystore=Path(keystore), truststore=Path(truststore), is_mutual=client_auth == "required")
     host, port = address
     members = _parse_members(number, ensemble)
+    serve(
+        Server(data=Path(data), host=host, port=port or _free_port(host), number=number or 0, ensemble=members, tls=tls)
+    )
+
+
+def serve(server: Server) -> None:
+    """Run a server until SIGTERM or SIGINT. Print a line that starts with `ready` when it serves.
+
+    Raise ZooKeeperFailed if it cannot start, or ends.
+    """
+    from ottla.cli.zookeeper_server import ServerProcess
+
     stop, changed = threading.Event(), threading.Event()
 
     def set_stop(*_: Any) -> None:
@@ -88,9 +100,7 @@ def command(
         signal.signal(each, set_stop)
     signal.signal(signal.SIGCHLD, lambda *_: changed.set())
     interrupts.end_with_stdin()
-    process = ServerProcess(
-        Server(data=Path(data), host=host, port=port or _free_port(host), number=number or 0, ensemble=members, tls=tls)
-    )
+    process = ServerProcess(server)
     try:
         _serve(process, stop, changed)
     finally:

@@ -30,7 +30,13 @@ COMMANDS = {
     "kafka-log-dirs": Command("log_dirs", "Print log directories and the sizes of partitions."),
     "kafka-metadata-quorum": Command("metadata_quorum", "Print the state of the controllers."),
     "kafka-transactions": Command("transactions", "List, describe and abort transactions."),
+    "kafka-server-start": Command("server_start", "Run a broker with a server.properties of Kafka."),
+    "kafka-server-stop": Command("server_stop", "Stop the brokers that kafka-server-start has started."),
+    "kafka-storage": Command("storage", "Look at log directories, and prepare them."),
     "kafka-topics": Command("topics", "Create, delete, describe and change topics."),
+    "zookeeper-server-start": Command("zookeeper_start", "Run a ZooKeeper server with zookeeper.properties."),
+    "zookeeper-server-stop": Command("zookeeper_stop", "Stop the servers that zookeeper-server-start has started."),
+    "zookeeper-shell": Command("zookeeper_shell", "Look at the nodes of ZooKeeper."),
 }  # fmt: skip
 
 _PREFIX = "kafka-"
