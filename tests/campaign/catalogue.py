@@ -198,6 +198,11 @@ _ALL = (
             Option("WRITE", False, "1: record the output of Java's tools for `make test`"),
         ),
     ),
+    Campaign(
+        name="doctor", takes="4 min", function="cluster/doctor_campaign",
+        description="faults of a live cluster, one after another: `ottla doctor` names each, and none on a healthy one",
+        options=(Option("FAULTS", "", "names of checks, separated by commas"),),
+    ),
     # -- registry and REST proxy ----------------------------------------------------------------------------------
     Campaign(
         name="registry-kills", takes="3 min", function="edge/registry_kills",

@@ -13,6 +13,7 @@ from ottla.cli.cluster import opened_client, refusal
 from ottla.cli.connection import ClusterOptions, split_addresses
 from ottla.cli.doctor import FAIL, INFO, OK, WARN, Check, Verdict
 from ottla.cli.listeners import find_listener
+from ottla.health.asker import without_doctor
 from ottla.health.checks import CHECKS
 from ottla.health.evaluation import evaluate
 from ottla.health.findings import Finding, Severity
@@ -23,8 +24,6 @@ from ottla.model.errors import OttlaError
 from ottla.model.figures import format_count, format_duration_ms
 
 _VERDICTS: Final[dict[Severity, Verdict]] = {Severity.INFO: INFO, Severity.WARNING: WARN, Severity.ERROR: FAIL}
-#: what the messages of the admin client advise
-_ITSELF: Final = ("; see 'ottla doctor'", ", or run 'ottla doctor'")
 
 
 def check_cluster(connection: ClusterOptions, compare_s: float | None = None) -> Iterator[Check]:
@@ -56,8 +55,9 @@ def _check_state(connection: ClusterOptions, compare_s: float | None) -> Iterato
                 time.sleep(compare_s)
                 picture = read_state(client, connection.timeout_s, picture)
     except (OttlaError, click.UsageError) as error:
+        text = error.message if isinstance(error, click.UsageError) else error
         remedy = "check which program listens there, the listener's protocol (-X security.protocol) and the login"
-        yield Check("protocol", FAIL, f"no Kafka broker answers: {_without_itself(error)}", remedy)
+        yield Check("protocol", FAIL, f"no Kafka broker answers: {without_doctor(str(text))}", remedy)
         return
     yield from rows_of(picture, evaluate(picture))
 
@@ -90,10 +90,3 @@ def rows_of(picture: ClusterPicture, findings: Sequence[Finding]) -> Iterator[Ch
     if waiting:
         text = f"{format_count(len(waiting), 'check')} compare two readings and did not run"
         yield Check("compare", OK, f"{text}: use --compare 60")
-
-
-def _without_itself(error: OttlaError | click.UsageError) -> str:
-    text = error.message if isinstance(error, click.UsageError) else str(error)
-    for words in _ITSELF:
-        text = text.replace(words, "")
-    return text

@@ -12,6 +12,20 @@ from ottla.client.protocol.metadata import Node
 from ottla.health.types import Part
 from ottla.wire import Message
 
+#: what messages of the admin client advise, and what no finding may: `ottla doctor` shows the findings
+_DOCTOR = ("; see 'ottla doctor'", ", or run 'ottla doctor'")
+
+
+def without_doctor(text: str) -> str:
+    """Return a message without the advice to run `ottla doctor`.
+
+    >>> without_doctor("broker 3 cannot be reached (refused); see 'ottla doctor'")
+    'broker 3 cannot be reached (refused)'
+    """
+    for words in _DOCTOR:
+        text = text.replace(words, "")
+    return text
+
 
 class Asker:
     """Sends the requests of one reading, counts them, and remembers what failed."""
@@ -33,7 +47,7 @@ class Asker:
         try:
             return self.client.ask(node, request, version_min, timeout_s=self._timeout_s)
         except NotHealthy as failure:
-            self.problems[node.broker_id] = failure.message
+            self.problems[node.broker_id] = without_doctor(failure.message)
         except Failure as failure:
             self.refused(part, failure.message)
         return None
@@ -54,4 +68,4 @@ class Asker:
         return not code
 
     def refused(self, part: Part, reason: str) -> None:
-        self.unknown.setdefault(part, reason)
+        self.unknown.setdefault(part, without_doctor(reason))
