@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trustme
 from alert_fixtures import START
-from receivers import answer, mail_receiver, slow_server, web_receiver
+from alert_receivers import answer, mail_receiver, slow_server, web_receiver
 
 from ottla.edge.monitor.alerts.bodies import Origin, plain
 from ottla.edge.monitor.alerts.grouping import Message

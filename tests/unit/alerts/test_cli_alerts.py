@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alert_receivers import answer, running, web_receiver
 from click.testing import CliRunner, Result
-from receivers import answer, running, web_receiver
 
 from ottla.cli.main import main
 

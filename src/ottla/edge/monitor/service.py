@@ -20,6 +20,8 @@ from ottla.edge.monitor import (
     lag_exporter_metrics,
     own_metrics,
 )
+from ottla.edge.monitor.alerts.routes import AlertRoutes, start_alerts
+from ottla.edge.monitor.alerts.service import AlertService
 from ottla.edge.monitor.burrow_routes import BurrowRoutes
 from ottla.edge.monitor.clusters import MonitoredCluster, MonitoredClusters
 from ottla.edge.monitor.metric_view import MetricView
@@ -30,6 +32,7 @@ from ottla.edge.web.app import HttpError, Operation, Parameter
 from ottla.edge.web.metrics import HttpMetrics
 from ottla.edge.web.service import Service, run_service
 from ottla.env.metrics import Page
+from ottla.env.tasks import Tasks
 from ottla.model.errors import OttlaError
 
 #: the message of the router
@@ -54,9 +57,11 @@ async def start(service: Service[MonitorSettings]) -> AsyncIterator[ASGIApp]:
     """Make the app. The clusters need not be reachable: they are read as soon as they are."""
     settings = service.settings
     clusters = MonitoredClusters(settings)
-    metrics = MetricRoutes(clusters, settings, service.guard.metrics)
+    tasks = Tasks()
+    alerts = start_alerts(settings, clusters, tasks)
+    metrics = MetricRoutes(clusters, settings, service.guard.metrics, alerts)
     operations: list[Operation] = []
-    for routes in (BurrowRoutes(clusters, settings), RemoraRoutes(clusters), metrics):
+    for routes in (BurrowRoutes(clusters, settings), RemoraRoutes(clusters), metrics, AlertRoutes(alerts)):
         operations += routes.operations()
     clusters.start()
     try:
@@ -65,13 +70,19 @@ async def start(service: Service[MonitorSettings]) -> AsyncIterator[ASGIApp]:
             parameters=_PARAMETERS, path_bytes_max=_PATH_BYTES_MAX, health=clusters.problem,
         )  # fmt: skip
     finally:
+        await tasks.stop()
+        if alerts is not None:
+            alerts.close()
         await clusters.close()
 
 
 class MetricRoutes:
     """The pages `/metrics`, and `/metrics/CLUSTER` of one cluster alone."""
 
-    def __init__(self, clusters: MonitoredClusters, settings: MonitorSettings, own: HttpMetrics) -> None:
+    def __init__(
+        self, clusters: MonitoredClusters, settings: MonitorSettings, own: HttpMetrics, alerts: AlertService | None
+    ) -> None:
+        self._alerts = alerts
         self._clusters = clusters
         self._settings = settings
         self._own = own
@@ -103,6 +114,8 @@ class MetricRoutes:
         readings = await asyncio.gather(*(each.fresh() for each in clusters))
         page = Page(self._settings.metrics_series_max)
         self._own.fill(page)
+        if self._alerts is not None:
+            self._alerts.fill(page)
         # A page of 200,000 series takes a second.
         text = await self._clusters.in_thread(lambda: self._fill(page, clusters, readings))
         return Response(text, media_type=_PROMETHEUS)

@@ -110,6 +110,15 @@ class MonitorSettings(WebSettings):
         "metrics.series.max", INT, 200_000, at_least(1000), "Series of one /metrics page; further ones are counted."
     )
 
+    alerts_file = Setting(
+        "alerts.file", STRING, "", ANY,
+        "File with rules of alerts, or default for those of Ottla. Empty: no alerts. --alerts sets it.",
+    )  # fmt: skip
+    data_dir = Setting(
+        "data.dir", STRING, "", ANY,
+        "Directory of the files with open alerts. Empty: monitor in the user's directory for state.",
+    )  # fmt: skip
+
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> Self:
         """Return the settings. Raise InvalidSettings with one line for each name or value that is not allowed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from ottla.edge.monitor.alerts.bodies import Origin
+from ottla.edge.monitor.alerts.bodies import Origin, plain
 from ottla.edge.monitor.alerts.delivery import Delivery, Outgoing, wall_clock_ms
 from ottla.edge.monitor.alerts.engine import AlertEngine, BadState
 from ottla.edge.monitor.alerts.grouping import Message
@@ -25,7 +25,7 @@ from ottla.edge.monitor.alerts.observing import observe
 from ottla.edge.monitor.alerts.rules import Rules
 from ottla.edge.monitor.alerts.rules_file import DEFAULT, BadRules, load
 from ottla.edge.monitor.alerts.state_file import StateFile
-from ottla.edge.monitor.alerts.states import GAP_MS_MAX, State
+from ottla.edge.monitor.alerts.states import GAP_MS_MAX, Alert, Key, State
 from ottla.edge.monitor.reading import ClusterReading
 from ottla.env.metrics import Page, label_text
 from ottla.env.tasks import Tasks
@@ -35,6 +35,8 @@ from ottla.model.printable import shown
 log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
+#: alerts of one reading that the log names
+_LOGGED_MAX: Final = 20
 #: times the interval of readings; a longer time without one says nothing about the time between
 _GAP_INTERVALS: Final = 5
 
@@ -133,7 +135,9 @@ class AlertService:
             reading, cluster.reading = cluster.reading, None
             now_ms = self._now_ms()
             if reading is not None and reading.number:
+                before = {each.key: each for each in cluster.engine.alerts.open()}
                 cluster.engine.observe(observe(reading, now_ms))
+                _log_changes(cluster, before)
             origin = Origin(cluster=cluster.name, url=self._rules.external_url)
             accepted = partial(self._accepted, cluster)
             outgoing += [
@@ -214,6 +218,20 @@ class AlertService:
     def close(self) -> None:
         """End the threads that send."""
         self._delivery.close()
+
+
+def _log_changes(cluster: ClusterAlerts, before: Mapping[Key, Alert]) -> None:
+    after = {each.key: each for each in cluster.engine.alerts.open()}
+    opened = [each for key, each in after.items() if key not in before]
+    closed = [each for key, each in before.items() if key not in after]
+    for word, alerts in (("opened", opened), ("closed", closed)):
+        for alert in alerts[:_LOGGED_MAX]:
+            log.warning(
+                "alert %s cluster=%s rule=%s severity=%s text=%s",
+                word, cluster.name, alert.rule, alert.level.word, plain(alert.text),
+            )  # fmt: skip
+        if len(alerts) > _LOGGED_MAX:
+            log.warning("more alerts %s cluster=%s number=%d", word, cluster.name, len(alerts) - _LOGGED_MAX)
 
 
 def _version(path: str) -> tuple[int, ...]:
