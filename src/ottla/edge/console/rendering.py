@@ -64,12 +64,16 @@ def environment() -> jinja2.Environment:
 
 def html(template: str, values: Mapping[str, Any], *, status: int = 200) -> Response:
     text = environment().get_template(template).render(values)
-    return Response(text, status, HEADERS, "text/html; charset=utf-8")
+    return Response(text.encode("utf-8", "replace"), status, HEADERS, "text/html; charset=utf-8")
 
 
 def json_of(data: Mapping[str, Any], *, status: int = 200) -> Response:
-    text = json.dumps(data, ensure_ascii=False, default=_plain)
-    return Response(text, status, HEADERS, "application/json")
+    try:
+        content = json.dumps(data, ensure_ascii=False, default=_plain).encode()
+    except UnicodeEncodeError:
+        # Records may have halves of surrogate pairs, which JSON can only have as escapes.
+        content = json.dumps(data, default=_plain).encode()
+    return Response(content, status, HEADERS, "application/json")
 
 
 def redirect(path: str, headers: Mapping[str, str] | None = None) -> Response:

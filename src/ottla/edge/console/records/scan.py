@@ -332,10 +332,14 @@ class Scan:
             ],
         }  # fmt: skip
 
-    def positions(self) -> str:
-        """Return where to resume, for a URL; empty if nothing is left."""
+    def position_map(self) -> dict[int, int]:
+        """Return where to resume, by partition; empty if nothing is left. A forward search is never at its end."""
         wanted = [each for each in self.partitions if not (self._wanted.is_backward and each.is_done)]
-        return "_".join(f"{each.partition}.{each.position}" for each in wanted)
+        return {each.partition: each.position for each in wanted}
+
+    def positions(self) -> str:
+        """Return where to resume, for a URL."""
+        return "_".join(f"{number}.{position}" for number, position in self.position_map().items())
 
 
 def _left(progress: PartitionProgress, wanted: Wanted) -> int:

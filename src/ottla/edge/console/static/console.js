@@ -73,7 +73,8 @@ async function loadCells(body) {
 }
 
 // Live parts: <div id="x" data-live="URL">. Events have the names of elements: `rows` replaces #rows, `+rows` adds
-// its rows at the top of #rows, which keeps at most data-rows-max of them.
+// its rows at the top of #rows, which keeps at most data-rows-max of them, and `rows+` adds them at the end. With
+// data-once a stream that breaks is not opened again, because it would begin from its start.
 let stream = null;
 function startLive(part) {
   stopLive();
@@ -87,7 +88,10 @@ function startLive(part) {
   };
   for (const target of all("[data-event]", document)) target.dataset.event.split(" ").forEach(listen);
   listen("end");
-  stream.onerror = () => { part.dataset.running = stream && stream.readyState === 2 ? "no" : "wait"; };
+  stream.onerror = () => {
+    if ("once" in part.dataset) return stopLive();
+    part.dataset.running = stream && stream.readyState === 2 ? "no" : "wait";
+  };
 }
 function stopLive() {
   if (stream) stream.close();
@@ -97,7 +101,8 @@ function stopLive() {
 function apply(name, text) {
   if (name === "end") return stopLive();
   const adds = name.startsWith("+");
-  const target = document.getElementById(adds ? name.slice(1) : name);
+  const appends = name.endsWith("+");
+  const target = document.getElementById(name.replaceAll("+", ""));
   if (!target) return;
   const made = document.createElement(target.tagName === "TBODY" ? "tbody" : "div");
   const shell = document.createElement("template");
@@ -106,6 +111,7 @@ function apply(name, text) {
   made.append(...source.childNodes);
   localTimes(made);
   if (adds) target.prepend(...made.childNodes);
+  else if (appends) return target.append(...made.childNodes);
   else target.replaceChildren(...made.childNodes);
   const most = Number(target.dataset.rowsMax || 0);
   while (most && target.children.length > most) target.lastElementChild.remove();
@@ -141,8 +147,7 @@ document.addEventListener("keydown", (event) => {
   } else if (key === "j" || key === "k") {
     move(key === "j" ? 1 : -1);
   } else if (key === "l") {
-    const part = one("[data-live]");
-    if (part) startLive(part);
+    start(one("[data-start]"));
   } else if (key === "s") {
     stopLive();
   }
@@ -192,8 +197,25 @@ if (palette) {
   }
 }
 
-for (const button of all("[data-start]")) button.addEventListener("click", () => startLive(one("[data-live]")));
-for (const button of all("[data-stop]")) button.addEventListener("click", stopLive);
+// A button with data-url opens another stream in the part that it names, from an empty list.
+function start(button) {
+  const part = button && button.dataset.url ? document.getElementById(button.dataset.start) : one("[data-live]");
+  if (!part) return;
+  if (button && button.dataset.url) {
+    part.dataset.live = button.dataset.url;
+    delete part.dataset.once;
+    for (const rows of all("tbody[data-event]")) rows.replaceChildren();
+  }
+  startLive(part);
+}
+for (const button of all("[data-start]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => start(button));
+}
+for (const button of all("[data-stop]")) {
+  button.hidden = false;
+  button.addEventListener("click", stopLive);
+}
 addEventListener("beforeunload", stopLive);
 localTimes(document);
 all("[data-load]").forEach(load);
