@@ -42,6 +42,13 @@ def plan_balance(state: ClusterState, brokers: Collection[int] | None = None) ->
     return plan.moves()
 
 
+def plan_leaders(state: ClusterState) -> list[Move]:
+    """Return the changes of the order of replicas after which the brokers lead evenly. No data moves."""
+    plan = _Plan(state, state.brokers)
+    plan.even_leaders()
+    return plan.moves()
+
+
 def plan_decommission(state: ClusterState, leaving: Collection[int]) -> list[Move]:
     """Return the moves after which the brokers in ``leaving`` have no replicas. No other replica moves.
 
@@ -201,10 +208,13 @@ class _Plan:
 
         A leadership may have to pass through several brokers, so the loop ends when a round changes nothing.
         """
+        balanced = frozenset(self._brokers)
         for _ in range(len(self._brokers) + 1):
             has_changed = False
             for name, replicas in self._new.items():
-                best = min(replicas, key=lambda each: (self._leaders[each], each))
+                # A broker that is not balanced, because it does not run, is no better leader for having few.
+                own = [each for each in replicas if each in balanced] or replicas
+                best = min(own, key=lambda each: (self._leaders[each], each))
                 if self._leaders[replicas[0]] - self._leaders[best] >= 2:
                     self._lead(name, best)
                     has_changed = True

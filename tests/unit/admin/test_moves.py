@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.admin.cluster import BrokerState, ClusterState
 from ottla.admin.failure import Failure, NotFound
-from ottla.admin.moves import Move, check_leaving, parse_plan, plan_balance, plan_decommission, plan_moves
+from ottla.admin.moves import Move, check_leaving, parse_plan, plan_balance, plan_decommission, plan_leaders, plan_moves
 from ottla.admin.topic_state import PartitionState
 from ottla.client.protocol.metadata import Node
 from ottla.model.types import TopicPartition
@@ -68,6 +68,13 @@ def test_leaders_are_balanced_by_order_alone() -> None:
     moves = plan_balance(state)
     assert spread(moved(lists_of(state), moves).values(), (1, 2, 3)) == (0, 0)
     assert all(not move.added for move in moves)
+
+
+def test_brokers_that_do_not_run_get_no_leaders() -> None:
+    state = state_of({"t": [(1, 9), (1, 9), (1, 2), (1, 2)]}, dict.fromkeys((1, 2)))
+    after = moved(lists_of(state), plan_leaders(state))
+    assert [ids[0] for ids in after.values()].count(9) == 0
+    assert spread(after.values(), (1, 2))[1] == 0
 
 
 def test_replicas_of_dead_brokers_stay_where_they_are() -> None:

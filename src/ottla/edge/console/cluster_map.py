@@ -43,6 +43,18 @@ class TopicSummary:
         }  # fmt: skip
 
 
+@dataclass(slots=True)
+class BrokerLoad:
+    """How many partitions a broker has."""
+
+    leaders: int = 0
+    #: partitions whose first replica it has
+    preferred: int = 0
+    replicas: int = 0
+    #: replicas that are not in sync
+    behind: int = 0
+
+
 @dataclass(frozen=True)
 class ClusterMap:
     """All brokers and topics."""
@@ -57,6 +69,22 @@ class ClusterMap:
     @cached_property
     def summaries(self) -> Mapping[str, TopicSummary]:
         return {name: summary_of(topic) for name, topic in self.topics.items()}
+
+    @cached_property
+    def loads(self) -> Mapping[int, BrokerLoad]:
+        """Return the partitions of each broker, also of those that do not run and have replicas."""
+        found = {number: BrokerLoad() for number in self.brokers}
+        for topic in self.topics.values():
+            for each in topic.partitions:
+                for number in each.replicas:
+                    load = found.setdefault(number, BrokerLoad())
+                    load.replicas += 1
+                    load.behind += number not in each.isr
+                if each.leader is not None:
+                    found.setdefault(each.leader, BrokerLoad()).leaders += 1
+                if each.replicas:
+                    found[each.preferred].preferred += 1
+        return dict(sorted(found.items()))
 
     def topic(self, name: str) -> TopicState:
         """Return a topic. Raise NotFound."""

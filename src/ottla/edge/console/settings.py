@@ -50,7 +50,7 @@ class ConsoleSettings(WebSettings):
     connect_url = Setting("connect.url", LIST, (), ANY, "URLs of Kafka Connect workers. --connect sets it.")
     broker_metrics_urls = Setting(
         "broker.metrics.urls", LIST, (), ANY,
-        "URLs of the metrics of brokers, such as http://127.0.0.1:9464/metrics, for rates of requests and latencies.",
+        "Metrics of brokers, as ID=URL, such as 1=http://127.0.0.1:9464/metrics, for bytes per second and latencies.",
     )  # fmt: skip
     pipeline_status_urls = Setting(
         "pipeline.status.urls", LIST, (), ANY,

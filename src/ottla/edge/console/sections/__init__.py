@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ottla.edge.console.pages import Section
 from ottla.edge.console.sections.access import Access
+from ottla.edge.console.sections.brokers import Brokers
 from ottla.edge.console.sections.changes import Changes
 from ottla.edge.console.sections.groups import Groups
 from ottla.edge.console.sections.pipelines import Pipelines
@@ -15,4 +16,4 @@ from ottla.edge.console.sections.weather import Weather
 
 
 def all_sections() -> Sequence[Section]:
-    return [Weather(), Topics(), Groups(), Schemas(), Pipelines(), Access(), Changes()]
+    return [Weather(), Brokers(), Topics(), Groups(), Schemas(), Pipelines(), Access(), Changes()]
