@@ -28,7 +28,14 @@ TOPIC = "shop.orders"
 #: name of the picture -> path below /c/main
 PAGES = {
     "weather": "",
+    "brokers": "/brokers",
+    "broker-disks": "/brokers/0/disks",
+    "broker-configs": "/brokers/0/configs",
+    "moves": "/moves",
+    "find": "/find?q=shop",
     "topics": "/topics",
+    "topic-groups": f"/topics/{TOPIC}/groups",
+    "topic-producers": f"/topics/{TOPIC}/producers",
     "topic": f"/topics/{TOPIC}/partitions",
     "schemas": "/schemas",
     "schema": f"/schemas/{TOPIC}-value",

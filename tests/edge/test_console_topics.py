@@ -183,3 +183,21 @@ def test_people_without_a_login_change_nothing(console: ConsoleClient) -> None:
     for path in ("create-topic", "topics/a%2Ejson/delete", "topics/a%2Ejson/empty", "topics/a%2Ejson/edit-config"):
         assert console.http.post(f"/c/main/{path}", data={"confirm": "a.json"}).status_code == 401
     assert "a.json" in names(console.json(f"{TOPICS}?q=a.json"))
+
+
+def test_palette_finds_topics_brokers_and_actions_and_is_bounded(console: ConsoleClient, admin: httpx.Client) -> None:
+    def hits(text: str, browser: httpx.Client) -> list[tuple[str, str]]:
+        answer = browser.get("/c/main/find.json", params={"q": text})
+        assert answer.status_code == 200, answer.text
+        return [(row["kind"], row["title"]) for row in answer.json()["found"]]
+
+    assert hits("A.JSON", admin)[0] == ("topic", "a.json")
+    assert len(hits("paged", admin)) == 8
+    assert ("broker", hits("broker 0", admin)[0][1]) == hits("broker 0", admin)[0]
+    assert ("do", "Create a topic") in hits("create", admin)
+    assert ("do", "Create a topic") not in hits("create", console.http), "people without a login may not"
+    assert hits("", admin) == [] and hits("x" * 3000, admin) == []
+    page = admin.get("/c/main/find", params={"q": "a.json"}).text
+    assert 'href="/c/main/topics/a%2Ejson"' in page
+    hostile = "<script>alert(1)</script>"
+    assert hostile not in admin.get("/c/main/find", params={"q": hostile}).text

@@ -16,6 +16,7 @@ from ottla.edge.console.cluster_map import ClusterMap, TopicSummary, cluster_map
 from ottla.edge.console.console import Console
 from ottla.edge.console.pages import PAGE_ROWS, PageRequest, Route, View
 from ottla.edge.console.rendering import url
+from ottla.edge.console.sections.find import Find
 from ottla.edge.console.sections.messages import message_routes
 from ottla.edge.console.sections.topic_changes import topic_change_routes
 from ottla.edge.console.sections.topic_details import topic_detail_routes
@@ -52,6 +53,7 @@ class Topics:
             Route("topics/{topic}", self.show_partitions, summary="Show a topic."),
             Route("topics/{topic}/partitions", self.show_partitions, summary="Show the partitions of a topic."),
             Route("topics/{topic}/partition-cells", self.partition_cells, summary="Get offsets and sizes of a page."),
+            *Find().routes(),
             *topic_detail_routes(),
             *topic_change_routes(),
             *message_routes(),

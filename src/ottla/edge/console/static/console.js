@@ -182,14 +182,24 @@ if (palette) {
     show(pages);
     const number = ++asked;
     if (!text) return;
+    await new Promise((done) => setTimeout(done, 120));
+    if (number !== asked) return;
     const answer = await fetch(`${base}/find.json?q=${encodeURIComponent(text)}`);
-    if (number === asked && answer.ok) show([...pages, ...(await answer.json()).found]);
+    if (answer.ok && number === asked) show([...pages, ...(await answer.json()).found]);
   });
   palette.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.target !== paletteInput) return;
-    event.preventDefault();
-    const first = one("a", paletteList);
-    if (first) location.href = first.href;
+    const links = all("a", paletteList);
+    const place = links.indexOf(document.activeElement);
+    if (event.key === "ArrowDown" && links.length) {
+      event.preventDefault();
+      links[Math.min(place + 1, links.length - 1)].focus();
+    } else if (event.key === "ArrowUp" && place >= 0) {
+      event.preventDefault();
+      (place ? links[place - 1] : paletteInput).focus();
+    } else if (event.key === "Enter" && event.target === paletteInput) {
+      event.preventDefault();
+      if (links.length) location.href = links[0].href;
+    }
   });
   for (const button of all("[data-palette-open]")) {
     button.hidden = false;
