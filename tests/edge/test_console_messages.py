@@ -404,3 +404,77 @@ def test_names_of_topics_in_links_are_quoted(console: ConsoleClient) -> None:
         path = f"/c/main/topics/{quote(name, safe='').replace('.', '%2E')}/messages"
         answer = console.http.get(path)
         assert answer.status_code == 404 and SCRIPT not in answer.text
+
+
+# -- produce ----------------------------------------------------------------------------------------------------------
+
+
+def test_record_is_produced_by_a_form_with_a_preview(console: ConsoleClient, broker: Broker) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        cluster.create_topic("made", 4)
+    path = f"{topic_path('made')}/produce"
+    form = {
+        "key_format": "text",
+        "key": "21",
+        "value_format": "json",
+        "value": '{"a":\r\n 1}',
+        "headers": "type: refund",
+    }
+    assert "textarea" in console.http.get(path).text
+    csrf = re.search(r'name="csrf" value="([^"]+)"', console.http.get(path).text)
+    assert csrf is not None
+    plan = console.http.post(path, data={**form, "csrf": csrf[1]}, headers={"accept": "application/json"}).json()
+    # murmur2("21") is a known value of Java's producers.
+    assert "partition 0, by its key" in plan["changes"][0]["to"] and plan["is_typed"] is False
+    done = console.http.post(
+        path, data={**form, "csrf": csrf[1], "confirm": "yes"}, headers={"accept": "application/json"}
+    ).json()
+    assert done == {"done": ["appended to partition 0 at offset 0"]}
+    record = record_page(console, "made", 0, 0)["record"]
+    assert record["value"]["content"] == {"a": 1} and record["headers"][0] == {
+        "name": "type",
+        "value": "refund",
+        "size": 6,
+    }
+    changes = console.json("/c/main/changes")["changes"]
+    assert isinstance(changes, list) and "Produce a record to made" in changes[0]["title"]
+
+
+def test_value_that_does_not_fit_its_schema_is_not_produced(console: ConsoleClient) -> None:
+    path = f"{topic_path(ORDERS)}/produce"
+    page = console.json(path)
+    assert page["subjects"]["value"]["type"] == "AVRO" and page["fields"]["value_format"] == "schema"  # type: ignore[index]
+    csrf = re.search(r'name="csrf" value="([^"]+)"', console.http.get(path).text)
+    assert csrf is not None
+    form = {"key_format": "null", "value_format": "schema", "csrf": csrf[1], "confirm": "yes"}
+    for value, text in (('{"note": 5}', "does not fit schema"), ("{", "not JSON")):
+        answer = console.http.post(path, data={**form, "value": value})
+        assert answer.status_code == 400 and text in answer.text
+    answer = console.http.post(path, data={**form, "value": "x", "value_format": "text", "confirm": ""})
+    assert "is sent without one" in answer.text
+    answer = console.http.post(path, data={**form, "value": '{"note": "ok"}', "partition": "1"})
+    assert answer.status_code == 303 and answer.headers["location"].endswith("/messages?partition=1")
+    assert listed(console, ORDERS, rows=1, partition=1)["records"][0]["value"]["text"] == '{"note":"ok"}'
+
+
+@pytest.mark.parametrize("offset", range(len(RECORDS)))
+def test_record_is_produced_again_byte_by_byte(console: ConsoleClient, offset: int) -> None:
+    path = f"{topic_path(HOSTILE)}/produce?copy=0.{offset}"
+    fields = console.json(path)["fields"]
+    assert isinstance(fields, dict)
+    form = {**fields, "copy": f"0.{offset}"}
+    assert console.act(f"{topic_path(HOSTILE)}/produce", **form).status_code == 303
+    last = listed(console, HOSTILE, rows=1)["records"][0]["offset"]
+    lines = console.http.get(f"{topic_path(HOSTILE)}/messages/file?as=jsonl&from=oldest").text.splitlines()
+    first, again = json.loads(lines[offset]), json.loads(lines[last])
+    assert [first[name] for name in ("key", "value", "headers")] == [
+        again[name] for name in ("key", "value", "headers")
+    ]
+
+
+def test_people_without_the_role_do_not_produce(console: ConsoleClient) -> None:
+    with console.browser() as viewer:
+        path = f"{topic_path(ORDERS)}/produce"
+        assert viewer.get(path).status_code == 303
+        assert viewer.post(path, data={"value": "x", "confirm": "yes"}).status_code == 401
+        assert "Produce…" not in viewer.get(f"{topic_path(ORDERS)}/messages").text

@@ -13,7 +13,7 @@ from ottla.client.cluster import Cluster, Isolation
 from ottla.edge.console.pages import BadInput, PageRequest
 from ottla.edge.console.records.decoding import Codecs, Decoder
 from ottla.edge.console.records.expression import Expression, parse_search, parse_time_ms
-from ottla.edge.console.records.scan import Budget, Scan, Wanted, begin, parse_positions, resume
+from ottla.edge.console.records.scan import BadPosition, Budget, Scan, Wanted, begin, parse_positions, resume
 from ottla.edge.console.records.source import ClusterSource, LogRange
 from ottla.edge.console.records.tokens import BadExpression
 from ottla.edge.console.records.view import RecordView
@@ -101,7 +101,7 @@ async def topic_of(page: PageRequest) -> TopicState:
 
 
 async def parse_query(page: PageRequest) -> MessageQuery:
-    """Return what the query says. Raise NotFound, BadInput, or BadPosition."""
+    """Return what the query says. Raise NotFound or BadInput."""
     topic = await topic_of(page)
     chosen = page.query.get("partition", "").strip()
     numbers = [each.name.partition for each in topic.partitions]
@@ -115,7 +115,10 @@ async def parse_query(page: PageRequest) -> MessageQuery:
     offline = {each.name.partition for each in topic.partitions if each.leader is None}
     begins = page.choice("from", STARTS)
     at = page.query.get("at", "")
-    positions = parse_positions(at) if at else None
+    try:
+        positions = parse_positions(at) if at else None
+    except BadPosition as error:
+        raise BadInput(str(error)) from None
     if positions is not None and not set(positions) <= set(numbers):
         raise BadInput("at: it names a partition that is not searched; begin the search again")
     try:

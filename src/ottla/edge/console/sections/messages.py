@@ -26,10 +26,11 @@ from ottla.edge.console.message_query import (
 from ottla.edge.console.pages import BadInput, Download, Events, PageRequest, Route, View
 from ottla.edge.console.records.decoding import Codecs
 from ottla.edge.console.records.rows import CSV_COLUMNS, csv_line, csv_row, json_line, row_of
-from ottla.edge.console.records.scan import BadPosition, Budget, Scan
+from ottla.edge.console.records.scan import Budget, Scan
 from ottla.edge.console.records.tail import Tail
 from ottla.edge.console.records.view import RecordView
 from ottla.edge.console.rendering import url
+from ottla.edge.console.sections.produce import Produce
 from ottla.edge.console.sections.record import RecordPages
 from ottla.edge.console.topic_tabs import topic_tabs
 
@@ -67,7 +68,7 @@ class Messages:
     async def show(self, page: PageRequest) -> View:
         try:
             query = await parse_query(page)
-        except (BadInput, BadPosition) as error:
+        except BadInput as error:
             return self._refused(page, error)
         (scan, notes), rows = await self._first_rows(page, query)
         progress = scan.progress()
@@ -87,7 +88,7 @@ class Messages:
             commands=commands_of(query), extra=extra,
         )  # fmt: skip
 
-    def _refused(self, page: PageRequest, error: BadInput | BadPosition) -> View:
+    def _refused(self, page: PageRequest, error: BadInput) -> View:
         topic = page.params["topic"]
         data: dict[str, Any] = {
             "topic": topic, "partitions": None, "notes": [], "records": [], "progress": None, "next": "",
@@ -214,4 +215,4 @@ def _rows_text(page: PageRequest, topic: str, rows: Sequence[Any]) -> str:
 def message_routes() -> Sequence[Route]:
     """Return the routes of the tab Messages, and of records."""
     messages = Messages()
-    return [*messages.routes(), *RecordPages(messages.codecs).routes()]
+    return [*messages.routes(), *RecordPages(messages.codecs).routes(), *Produce(messages.codecs).routes()]
