@@ -136,7 +136,7 @@ def entry(step: Step, answer: Answer, place: Place) -> str:
 
 _REPLACED = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "{uuid}"),
-    (re.compile(r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])"), "{id}"),
+    (re.compile(r"(?<![\w+/-])[A-Za-z0-9_+/-]{22}(?![\w+/-])"), "{id}"),
     (re.compile(r"\b1[6-9]\d{11}\b"), "{ms}"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d([,.:]\d+)?Z?"), "{time}"),
 )

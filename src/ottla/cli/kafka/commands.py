@@ -20,6 +20,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "kafka-consumer-groups": Command("consumer_groups", "List, describe and delete groups, and reset their offsets."),
     "kafka-delete-records": Command("delete_records", "Delete the records of partitions before an offset."),
     "kafka-get-offsets": Command("get_offsets", "Print offsets at the start, at the end or at a time."),
     "kafka-groups": Command("groups", "List groups of all types."),

@@ -98,6 +98,8 @@ class RequestError(ToolError):
     def __init__(self, code: int, text: str | None = None) -> None:
         super().__init__(text or default_text(code))
         self.code = code
+        #: whether the tool prints the class of the exception in front of the text
+        self.is_wrapped = False
 
     @property
     def java_class(self) -> str:  # type: ignore[override]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla.cli.kafka.connection import Admin, connect, properties_of
 from ottla.cli.kafka.errors import IllegalArgument, ToolError, UsageError, check
-from ottla.cli.kafka.java import table
+from ottla.cli.kafka.java import hash_order, table
 from ottla.cli.kafka.options import Options, flag
 from ottla.cli.kafka.tool import FAILED, Tool, print_line
 from ottla.model.errors import ErrorCode
@@ -59,7 +59,7 @@ def listed(admin: Admin, states: tuple[str, ...] = (), types: tuple[str, ...] = 
         if answer.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
             check(answer.error_code)
         found |= {row.group_id: row for row in answer.groups}
-    return list(found.values())
+    return [found[name] for name in hash_order(found)]
 
 
 def _is_selected(options: Options, group: ListedGroup) -> bool:
