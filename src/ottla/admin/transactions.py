@@ -16,6 +16,7 @@ from ottla.admin.failure import Failure, NotFound
 from ottla.admin.outages import TRANSACTIONS_TOPIC, incomplete_list, without_leader
 from ottla.client.protocol.metadata import CoordinatorType, Node
 from ottla.model.errors import ErrorCode
+from ottla.model.figures import format_first
 from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
@@ -259,6 +260,30 @@ class Transactions:
         }
 
     # Ending
+
+    def find_one(
+        self, name: TopicPartition, *, start_offset: int | None = None, producer_id: int | None = None
+    ) -> OpenTransaction:
+        """Return the open transaction of a partition that starts at an offset, or of a producer. Raise NotFound."""
+        everything = self.find_open_in(name)
+        for one in everything:
+            if one.start_offset == start_offset or one.producer_id == producer_id:
+                return one
+        asked = f"that starts at offset {start_offset}" if producer_id is None else f"of producer {producer_id}"
+        others = format_first(f"producer {one.producer_id} from offset {one.start_offset}" for one in everything)
+        raise NotFound(
+            f"{shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: {others or 'none'}"
+        )
+
+    def check_hanging(self, found: OpenTransaction) -> None:
+        """Raise Failure if a coordinator knows this transaction, and will end it."""
+        known = self.find_known([found.producer_id]).get((found.producer_id, found.name))
+        if known is not None:
+            raise Failure(
+                f"the transaction does not hang: its coordinator knows it as {shown(known.transactional_id)}, "
+                f"{known.state}, and will end it; nothing was aborted, see "
+                f"'ottla txn describe {shown(known.transactional_id)}', or add --force"
+            )
 
     def write_abort_marker(self, one: OpenTransaction) -> None:
         """Abort an open transaction in its partition: read_committed consumers never get its records."""

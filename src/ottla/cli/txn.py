@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.admin.failure import Failure, NotFound, NotHealthy
+from ottla.admin.failure import NotFound, NotHealthy
 from ottla.cli.connection import ClusterOptions, connection_options
 from ottla.cli.duration import current_time_ms, format_duration_ms, format_local_time, parse_duration_ms
 from ottla.cli.failure import confirm, exit_if_failed, warn_incomplete
@@ -251,13 +251,13 @@ def abort(
 
     name = TopicPartition(topic, partition)
     with _transactions(connection) as transactions:
-        found = _find_one(transactions, name, start_offset, producer_id)
+        found = transactions.find_one(name, start_offset=start_offset, producer_id=producer_id)
         if producer_epoch is not None:
             found = replace(found, producer_epoch=producer_epoch)
         if coordinator_epoch is not None:
             found = replace(found, coordinator_epoch=coordinator_epoch if coordinator_epoch >= 0 else None)
         if not force:
-            _check_hanging(transactions, found)
+            transactions.check_hanging(found)
         if not dry_run:
             if not yes:
                 _ask_before_abortion(found)
@@ -281,30 +281,6 @@ def _check_choice(
         raise click.UsageError("name the transaction by either --start-offset or --producer-id")
     if producer_id is None and (producer_epoch is not None or coordinator_epoch is not None):
         raise click.UsageError("--producer-epoch and --coordinator-epoch go with --producer-id")
-
-
-def _find_one(
-    transactions: Transactions, name: TopicPartition, start_offset: int | None, producer_id: int | None
-) -> OpenTransaction:
-    everything = transactions.find_open_in(name)
-    for one in everything:
-        if one.start_offset == start_offset or one.producer_id == producer_id:
-            return one
-    asked = f"that starts at offset {start_offset}" if producer_id is None else f"of producer {producer_id}"
-    others = format_first(f"producer {one.producer_id} from offset {one.start_offset}" for one in everything)
-    raise NotFound(
-        f"{shown(str(name))} has no open transaction {asked}, nothing was aborted; open there: {others or 'none'}"
-    )
-
-
-def _check_hanging(transactions: Transactions, found: OpenTransaction) -> None:
-    known = transactions.find_known([found.producer_id]).get((found.producer_id, found.name))
-    if known is not None:
-        raise Failure(
-            f"the transaction does not hang: its coordinator knows it as {shown(known.transactional_id)}, "
-            f"{known.state}, and will end it; nothing was aborted, see "
-            f"'ottla txn describe {shown(known.transactional_id)}', or add --force"
-        )
 
 
 def _ask_before_abortion(found: OpenTransaction) -> None:
