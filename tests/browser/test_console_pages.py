@@ -17,6 +17,7 @@ from edge_broker import Broker, edge_broker
 from page_check import DESKTOP, IS_COMPLETE, PHONE, Scheme, opened
 from registry_process import RegistryProcess
 
+from ottla.admin.client import AdminClient
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.testing.raw import RawClient, produce_request
@@ -37,6 +38,11 @@ PAGES = {
     "topic-groups": f"/topics/{TOPIC}/groups",
     "topic-producers": f"/topics/{TOPIC}/producers",
     "topic": f"/topics/{TOPIC}/partitions",
+    "groups": "/groups",
+    "group": "/groups/shop-reader",
+    "group-why": "/groups/shop-reader/why",
+    "group-reset": "/groups/shop-reader/reset",
+    "transactions": "/transactions",
     "schemas": "/schemas",
     "schema": f"/schemas/{TOPIC}-value",
     "pipelines": "/pipelines",
@@ -67,6 +73,8 @@ def broker() -> Iterator[Broker]:
             place = TopicPartition(TOPIC, 0)
             batch = build_batch(records)
             client.ask(produce_request((place.topic, place.partition, batch), acks=-1), 9)
+        with AdminClient(running.bootstrap, {}, timeout_s=60) as admin:
+            admin.commit_offsets("shop-reader", {TopicPartition(TOPIC, 0): 10})
         yield running
 
 

@@ -12,8 +12,10 @@ from ottla.edge.console.sections.groups import Groups
 from ottla.edge.console.sections.pipelines import Pipelines
 from ottla.edge.console.sections.schemas import Schemas
 from ottla.edge.console.sections.topics import Topics
+from ottla.edge.console.sections.transactions import TransactionsSection
 from ottla.edge.console.sections.weather import Weather
 
 
 def all_sections() -> Sequence[Section]:
-    return [Weather(), Brokers(), Topics(), Groups(), Schemas(), Pipelines(), Access(), Changes()]
+    sections: list[Section] = [Weather(), Brokers(), Topics(), Groups(), TransactionsSection(), Schemas(), Pipelines()]
+    return [*sections, Access(), Changes()]
