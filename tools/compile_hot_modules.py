@@ -22,6 +22,7 @@ HOT_MODULES = (
     "ottla/broker/fetch/fetch.py",
     "ottla/broker/fetch/reply.py",
     "ottla/broker/fetch/rows.py",
+    "ottla/broker/fetch/traced.py",
     "ottla/broker/produce/api.py",
     "ottla/broker/produce/appending.py",
     "ottla/broker/produce/replies.py",

@@ -32,7 +32,7 @@ _SLICE = (
     "tests/unit/security", "tests/unit/web", "tests/unit/rest", "tests/unit/registry",
     "tests/unit/schemas/test_data_protobuf.py",
 )  # fmt: skip
-EXTRAS = ("", "edge", "spark", "sdp", "protobuf", "all")
+EXTRAS = ("", "edge", "spark", "sdp", "protobuf", "otel", "all")
 _AVRO = '{"type":"record","name":"Order","fields":[{"name":"n","type":"int"}]}'
 #: imports the module of each command, and prints its help
 _HELP = """
@@ -149,14 +149,21 @@ def check_protobuf(environment: Environment) -> None:
     environment.run("-m", "grpc_tools.protoc", "--version")
 
 
+def check_otel(environment: Environment) -> None:
+    """A broker that exports traces; nothing receives them."""
+    words = ("broker", "--data", str(environment.directory / "traced"), "--listener", "PLAINTEXT://127.0.0.1:0")
+    with environment.started(*words, "-X", "traces.endpoint=http://127.0.0.1:1") as address:
+        environment.ottla("topic", "create", "t", "-b", address)
+
+
 def check_all(environment: Environment) -> None:
-    for check in (check_core, check_edge, check_spark, check_sdp, check_protobuf):
+    for check in (check_core, check_edge, check_spark, check_sdp, check_protobuf, check_otel):
         check(environment)
 
 
 CHECKS: dict[str, Callable[[Environment], None]] = {
     "": check_core, "edge": check_edge, "spark": check_spark, "sdp": check_sdp, "protobuf": check_protobuf,
-    "all": check_all,
+    "otel": check_otel, "all": check_all,
 }  # fmt: skip
 
 

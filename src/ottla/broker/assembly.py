@@ -41,6 +41,7 @@ from ottla.broker.partitions.log_dir_apis import LogDirApis
 from ottla.broker.partitions.log_moves import LogMoves
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.offset_apis import OffsetApis
+from ottla.broker.partitions.record_traces import RecordTraces
 from ottla.broker.partitions.served_partitions import ServedPartitions
 from ottla.broker.partitions.upkeep import Upkeep
 from ottla.broker.produce.api import ProduceApi
@@ -145,11 +146,19 @@ def build(
 def new_dispatchers(local: LocalParts, parts: Parts, listeners: Iterable[str]) -> dict[str, Dispatcher]:
     """Return what handles the frames of each of these listeners: it serves the APIs of all components."""
     apis = table_of(parts.components)
+    environment, traces = local.environment, None
+    if environment.spans is not None:
+        clock = environment.clock
+        traces = RecordTraces(
+            environment.spans, local.replicas, broker_id=parts.metadata.broker_id, wall_ms=clock.wall_ms,
+            monotonic=clock.monotonic,
+        )  # fmt: skip
+        parts.fetch.traces = traces
     return {
         listener: Dispatcher(
             listener, apis, produce=parts.produce, fetch=parts.fetch, metadata=parts.metadata,
             replicas=local.replicas, access=local.access, throttling=local.throttling,
-            deferred=local.environment.deferred,
+            deferred=environment.deferred, traces=traces,
         )
         for listener in listeners
     }  # fmt: skip

@@ -190,3 +190,5 @@ class Broker:
             except StoreError as error:  # the disk failed; the next start deletes the nodes of this run
                 log.error("the metadata store could not be closed properly error=%s", error)
         await self.metrics.close()
+        if self._environment.spans is not None:
+            self._environment.spans.close()

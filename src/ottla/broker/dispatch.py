@@ -29,10 +29,13 @@ from ottla.broker.coordinators.pending_reply import PendingReply
 from ottla.broker.fetch.api import FetchApi
 from ottla.broker.fetch.counted import CountedFetch, handle_counted
 from ottla.broker.fetch.fetch import Fetch
+from ottla.broker.fetch.traced import TracedFetch, handle_traced
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.store import StoreError
 from ottla.broker.partitions.manager import ReplicaManager
+from ottla.broker.partitions.record_traces import RecordTraces
 from ottla.broker.produce.api import ProduceApi
+from ottla.broker.produce.traced import traced_produce
 from ottla.broker.request import RequestContext
 from ottla.env.deferred import UNITS_MAX, Deferred
 from ottla.env.log_limit import LogLimit
@@ -108,6 +111,7 @@ class Dispatcher:
         access: Access,
         throttling: Throttling,
         deferred: Deferred,
+        traces: RecordTraces | None = None,
     ) -> None:
         self._listener = listener
         self._apis = apis
@@ -117,6 +121,8 @@ class Dispatcher:
         self._produce_api, self._fetch_api = produce, fetch
         self._produce: _HandWritten = produce.handle
         self._fetch: _HandWritten = fetch.handle
+        #: None: nothing is traced, and the handlers are called directly
+        self._traces = traces
         #: whether there are quotas that other APIs are counted for
         self._is_counted = False
         self._throttling.on_change(self._quotas_changed)
@@ -136,6 +142,11 @@ class Dispatcher:
             self._fetch, fetch.new_fetch = partial(handle_counted, fetch), CountedFetch
         else:
             self._fetch, fetch.new_fetch = fetch.handle, Fetch
+        if self._traces is not None:
+            self._produce = traced_produce(self._produce, self._traces)
+            if fetch.new_fetch is Fetch:  # `handle_counted` notes the sender, too
+                self._fetch = partial(handle_traced, fetch)
+            fetch.new_fetch = TracedFetch
         self._is_counted = is_active(Quota.REQUEST, Quota.CONTROLLER_MUTATION)
 
     async def stop(self) -> None:

@@ -13,6 +13,9 @@ from ottla.env.deferred import Deferred
 from ottla.env.disk import Disk, RealDisk
 from ottla.env.tasks import Tasks, ThreadPool, Threads
 from ottla.env.timers import TimerWheel
+from ottla.env.tracing import Spans
+from ottla.model import extras
+from ottla.model.errors import StartError
 from ottla.model.settings import BrokerSettings
 from ottla.net.network import Network, SocketNetwork
 
@@ -29,6 +32,8 @@ class Environment:
     random_bytes: Callable[[int], bytes]
     #: exempts the objects that exist now from garbage collection
     freeze: Callable[[], None]
+    #: exports traces; None without `traces.endpoint`
+    spans: Spans | None = None
     #: background work of the components; the broker stops it
     tasks: Tasks = field(default_factory=Tasks)
     wheel: TimerWheel = field(init=False)
@@ -54,7 +59,7 @@ def system_environment(
     network: Network | None = None,
     freeze: Callable[[], None] = freeze_objects,
 ) -> Environment:
-    """Return the clock, the disk, the network and the threads of this process."""
+    """Return the clock, the disk, the network and the threads of this process. Raise StartError."""
     return Environment(
         loop=loop,
         clock=SystemClock(),
@@ -63,4 +68,22 @@ def system_environment(
         threads=ThreadPool(loop, settings.sync_threads, "disk"),
         random_bytes=os.urandom,
         freeze=freeze,
+        spans=_open_spans(settings),
+    )
+
+
+def _open_spans(settings: BrokerSettings) -> Spans | None:
+    """Return what exports traces; None without an endpoint. Raise StartError without the packages for it."""
+    if not settings.traces_endpoint:
+        return None
+    try:
+        from ottla.env.otel import OtelSpans
+    except ModuleNotFoundError as error:
+        raise StartError(f"traces.endpoint: {extras.missing(error.name or 'opentelemetry', extras.OTEL)}") from None
+    return OtelSpans(
+        settings.traces_endpoint,
+        service="ottla-broker",
+        instance=str(settings.broker_id),
+        ratio=settings.traces_sample_ratio,
+        per_second_max=settings.traces_per_second_max,
     )

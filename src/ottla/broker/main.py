@@ -85,7 +85,10 @@ def gather_settings(
 
 async def _serve(settings: BrokerSettings) -> int:
     loop = asyncio.get_running_loop()
-    broker = Broker(settings, system_environment(settings, loop))
+    try:
+        broker = Broker(settings, system_environment(settings, loop))
+    except StartError as error:
+        return _complain(str(error), FAILED)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop)
     if os.environ.get(END_WITH_STDIN):

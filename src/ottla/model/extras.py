@@ -12,6 +12,7 @@ SPARK: Final = "spark"
 SDP: Final = "sdp"
 EDGE: Final = "edge"
 PROTOBUF: Final = "protobuf"
+OTEL: Final = "otel"
 
 #: modules that Ottla imports only where they are needed, and the smallest extra that installs them
 _EXTRA_OF: Final = {
@@ -19,6 +20,7 @@ _EXTRA_OF: Final = {
     **dict.fromkeys(("grpc", "grpc_status", "google.rpc", "zstandard"), SDP),
     **dict.fromkeys(("starlette", "uvicorn", "httptools", "httpx", "google", "google.protobuf", "jinja2"), EDGE),
     "grpc_tools": PROTOBUF,
+    "opentelemetry": OTEL,
 }
 
 

@@ -38,6 +38,7 @@ from ottla.model.settings_security import (
     is_listener_setting,
     listener_row,
 )
+from ottla.model.settings_traces import TraceSettings
 from ottla.model.settings_unused import UnusedSettings
 from ottla.model.types import Endpoint, parse_endpoint
 
@@ -66,7 +67,9 @@ HTTP_ENDPOINT = Check(
 )
 
 
-class BrokerSettings(SecuritySettings, LogSettings, CoordinatorSettings, RegistrySettings, UnusedSettings):
+class BrokerSettings(
+    SecuritySettings, LogSettings, CoordinatorSettings, RegistrySettings, TraceSettings, UnusedSettings
+):
     """The settings of one broker. `parse` creates them; `with_dynamic` returns new ones after a dynamic change."""
 
     # Identity and storage

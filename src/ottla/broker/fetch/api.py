@@ -58,6 +58,7 @@ from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.view import AccessChanges
 from ottla.broker.partitions.manager import ReplicaManager
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.partitions.record_traces import RecordTraces
 from ottla.broker.partitions.replication_throttle import ReplicationQuota
 from ottla.env.deferred import Deferred
 from ottla.env.metrics import Page
@@ -124,8 +125,10 @@ class FetchApi(Component):
         self.quota = ReplicationQuota()
         self._throttled: dict[Fetch, None] = {}
         self._throttle_timer: asyncio.TimerHandle | None = None
-        #: another class while there are quotas
+        #: another class while there are quotas, or traces
         self.new_fetch: type[Fetch] = Fetch
+        #: what `TracedFetch` reports to
+        self.traces: RecordTraces | None = None
 
     def apis(self) -> Mapping[int, ServedApi]:
         return {_FETCH: ServedApi(4, 18)}
