@@ -25,6 +25,7 @@ from ottla.cli.watch import WatchCommand
 from ottla.model.printable import escape_controls
 
 if TYPE_CHECKING:
+    from ottla.env.tracing import Spans
     from ottla.pipeline import Declaration
     from ottla.pipeline.declaration import Trigger
     from ottla.pipeline.ownership import Ownership
@@ -77,6 +78,11 @@ _conf = click.option(
     metavar="[HOST:]PORT",
     help="Serve Prometheus metrics on this address; the default host is 127.0.0.1, 0.0.0.0 stands for all.",
 )
+@click.option(
+    "--traces",
+    metavar="URL",
+    help="Send a span of each batch to this OTLP endpoint, such as http://127.0.0.1:4318; needs the extra otel.",
+)
 @keep_option
 def run(
     *,
@@ -88,6 +94,7 @@ def run(
     once: bool,
     trigger: Trigger | None,
     metrics: str | None,
+    traces: str | None,
 ) -> None:
     """Run a pipeline until it ends, or until Ctrl-C, SIGTERM or 'ottla pipeline stop'.
 
@@ -103,6 +110,7 @@ def run(
         trigger = _parse_trigger("available-now")
     interrupts.end_with_stdin()
     with ExitStack() as stack:
+        spans = stack.enter_context(_spans(traces, declaration.name)) if traces is not None else None
         served = stack.enter_context(_metrics_server(metrics)) if metrics is not None else None
         stack.enter_context(interrupts.not_logged())
         check = partial(check_start, declaration, choice.command("backfill", file), keep)
@@ -116,7 +124,7 @@ def run(
             views[0](status)
 
         with stages() as shown, shown.stage("Planning the flows"):
-            supervisor = Supervisor(declaration, spark, trigger=trigger, show=show, ownership=ownership)
+            supervisor = Supervisor(declaration, spark, trigger=trigger, show=show, ownership=ownership, spans=spans)
         views.append(stack.enter_context(live_view(_echo)))
         if served is not None:
             served.status = supervisor.status
@@ -325,6 +333,27 @@ def _failure_of(error: Exception) -> Failure:
     if isinstance(error, BrokersUnreachable):
         return NotHealthy(str(error))
     return NotFound(str(error)) if isinstance(error, TopicsMissing) else Failure(str(error))
+
+
+@contextmanager
+def _spans(endpoint: str, pipeline: str) -> Iterator[Spans]:
+    """Yield what exports the spans of a run. Raise UsageError for a bad address, Failure without the packages."""
+    from ottla.model import extras
+    from ottla.model.settings_traces import is_endpoint_url
+
+    if not is_endpoint_url(endpoint):
+        raise click.UsageError(
+            f"--traces {endpoint!r} is not http://HOST:PORT or https://HOST:PORT without a user name"
+        )
+    try:
+        from ottla.env.otel import OtelSpans
+    except ModuleNotFoundError as error:
+        raise Failure(extras.missing(error.name or "opentelemetry", extras.OTEL)) from None
+    spans = OtelSpans(endpoint, service="ottla-pipeline", instance=pipeline)
+    try:
+        yield spans
+    finally:
+        spans.close()
 
 
 def _metrics_server(address: str) -> MetricsServer:

@@ -27,6 +27,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 import ottla
+from ottla.env.tracing import Spans
 from ottla.pipeline.analysis import schemas_of
 from ottla.pipeline.connecting import open_cluster
 from ottla.pipeline.declaration import Declaration, Flow, Trigger
@@ -44,6 +45,7 @@ from ottla.pipeline.preflight import topics_written
 from ottla.pipeline.source_options import cluster_options
 from ottla.pipeline.start_plan import check_tables
 from ottla.pipeline.status import NodeStatus, RunStatus, StatusFiles
+from ottla.pipeline.traces import BatchTraces
 from ottla.spark.listening import QueryListener
 from ottla.spark.progress import ProgressPublisher
 from ottla.spark.session import ConnectRefused, is_local
@@ -71,6 +73,7 @@ class Supervisor:
         active_max: int = 3,
         show: Callable[[RunStatus], None] | None = None,
         ownership: Ownership | None = None,
+        spans: Spans | None = None,
     ) -> None:
         if is_connect(spark):
             raise ConnectRefused("the given session")
@@ -86,6 +89,8 @@ class Supervisor:
         #: how many flows may start at the same time, and how many flows whose trigger ends may run
         self._active_max = active_max
         self._show = show or (lambda status: None)
+        #: None: batches are not traced
+        self._traces = BatchTraces(spans, declaration.name) if spans is not None else None
         # State
         layout = Layout.of(declaration)
         self._files = StatusFiles(layout)
@@ -133,7 +138,7 @@ class Supervisor:
         self._publish()
         ship_code(self._session)
         make_topics(self._declaration)
-        listener = _Listener({flow.flow.name: flow for flow in self._flows})
+        listener = _Listener({flow.flow.name: flow for flow in self._flows}, self._traces)
         publisher = ProgressPublisher({**cluster_options(self._declaration), "groupIdPrefix": self._declaration.name})
         for one in (listener, publisher):
             self._spark.streams.addListener(one)
@@ -235,8 +240,9 @@ class Supervisor:
 class _Listener(QueryListener):
     """Spark calls it from one thread, in the order of events."""
 
-    def __init__(self, flows: dict[str, SupervisedFlow]) -> None:
+    def __init__(self, flows: dict[str, SupervisedFlow], traces: BatchTraces | None) -> None:
         self._flows = flows
+        self._traces = traces
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: Any) -> None:
@@ -246,6 +252,8 @@ class _Listener(QueryListener):
         flow = self._flows.get(event.progress.name)
         if flow is not None:
             flow.progress(event.progress)
+            if self._traces is not None:
+                self._traces.note(flow.flow.name, event.progress)
 
     def onQueryIdle(self, event: Any) -> None:
         flow = self._flows.get(self._names.get(str(event.runId), ""))
