@@ -235,6 +235,11 @@ _ALL = (
         needs="chromium, Node, network", options=(Option("PICTURES", "", "directory for pictures of all pages"),),
     ),
     Campaign(
+        name="prometheus", takes="1 min", function="edge/prometheus_rules",
+        description="a real Prometheus evaluates the dashboards and rules of deploy/, and alerts fire after a kill",
+        needs="prometheus", options=(Option("SECONDS", 20.0, "how long Prometheus reads before the first question"),),
+    ),
+    Campaign(
         name="openapi-fuzz", takes="5 min", function="edge/openapi_fuzz",
         description="random requests made from the OpenAPI documents of the registry and the REST proxy",
         options=(Option("EXAMPLES", 50, "random requests for each operation"), _SEED),
