@@ -122,7 +122,8 @@ def test_replicas_move_with_a_plan_a_throttle_and_preferred_leaders(
     to = next(number for number in (1, 2, 3) if number not in before)
     form = {"kind": "list", "targets": f"single:0={to}", "throttle": "100000000"}
     plan = preview(admin, "moves/plan", **form)
-    assert plan["changes"] == [{"what": "replicas of single-0", "from": str(before[0]), "to": str(to)}]
+    (row,) = plan["changes"]
+    assert (row["what"], row["from"], row["to"]) == ("replicas of single-0", str(before[0]), str(to))
     assert any(f"to broker {to}" in text for text in plan["warnings"])
     assert replicas(cluster)[TopicPartition("single", 0)] == before
     assert console.act(f"{MAIN}/moves/plan", admin, **form).status_code == 303
@@ -204,7 +205,7 @@ def test_rates_are_differences_of_two_readings() -> None:
 def test_metrics_of_a_broker_that_was_started_again_are_not_negative() -> None:
     before = parse_page(PAGE.format(requests=300, fast=299, bytes=5000), 10.0)
     found = figures_of(before, parse_page(PAGE.format(requests=10, fast=10, bytes=100), 12.0))
-    assert found.bytes_in_per_s == 0 and found.apis[0].per_s == 0
+    assert found.bytes_in_per_s == 0 and found.apis == []
 
 
 @pytest.mark.parametrize("text", ["http://127.0.0.1:1/metrics", "1=file:///etc/passwd", "x=http://h", "1="])

@@ -156,7 +156,8 @@ def figures_of(before: Sample | None, last: Sample) -> BrokerFigures:
         if api.upper() != "FETCH":
             for limit, value in buckets.items():
                 merged[limit] = merged.get(limit, 0.0) + value
-        apis.append(ApiFigures(api=api, per_s=grown / seconds, p99_ms=_percentile(buckets)))
+        if grown:
+            apis.append(ApiFigures(api=api, per_s=grown / seconds, p99_ms=_percentile(buckets)))
     return BrokerFigures(
         bytes_in_per_s=_rate(before, last, "ottla_bytes_in_total", seconds),
         bytes_out_per_s=_rate(before, last, "ottla_bytes_out_total", seconds),

@@ -180,7 +180,7 @@ def settings_text(settings: Mapping[str, str]) -> str:
             text = settings.get(key, "-1")
             if text.lstrip("-").isdigit() and int(text) >= 0:
                 limits.append(show(int(text)))
-    words = [" ".join(_nonempty([policy.replace(",", "+"), *limits]))]
+    words = [" ".join(_nonempty([policy.replace(",", "+"), " / ".join(limits)]))]
     if settings.get("min.insync.replicas"):
         words.append(f"min ISR {settings['min.insync.replicas']}")
     return ", ".join(_nonempty(words))

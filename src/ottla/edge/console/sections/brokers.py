@@ -258,8 +258,9 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     if row["failed_directories"]:
         disk += f"; {row['failed_directories']} directories failed"
     return {
-        "disk": disk, "release": row["release"] or "not reported", "in": _rate(row["bytes_in_per_s"]),
-        "out": _rate(row["bytes_out_per_s"]), "p99": formats.duration(row["p99_ms"]),
+        "disk": disk, "release": row["release"] or "not reported",
+        "in": _rate(row["bytes_in_per_s"]), "out": _rate(row["bytes_out_per_s"]),
+        "p99": "under 1 ms" if (row["p99_ms"] or 1) < 1 else formats.duration(row["p99_ms"]),
     }  # fmt: skip
 
 

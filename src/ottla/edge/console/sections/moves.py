@@ -84,7 +84,7 @@ async def elect(page: PageRequest) -> Plan:
     words = f" {shlex.quote(topic)}" if topic else ""
     selection = f"--topic {shlex.quote(topic)}" if topic else "--all-topic-partitions"
     return Plan(
-        title=f"Elect {len(chosen)} {kind} leaders{' of ' + topic if topic else ''}",
+        title=f"Elect {_count(len(chosen), f'{kind} leader')}{' of ' + topic if topic else ''}",
         changes=[
             Change(f"leader of {each.name}", _text(each.leader), _new_leader(each, is_unclean=is_unclean))
             for each in chosen
@@ -177,7 +177,7 @@ async def cancel(page: PageRequest) -> Plan:
     ][:PARTITIONS_MAX]
     names = " ".join(f"{each.name.topic}:{each.name.partition}" for each in found) if topic else ""
     return Plan(
-        title=f"Cancel {len(found)} moves",
+        title=f"Cancel {_count(len(found), 'move')}",
         changes=[
             Change(f"replicas of {each.name}", _list(each.replicas), _list(_before_move(each)))
             for each in found
@@ -225,7 +225,7 @@ async def move(page: PageRequest) -> Plan:
     chosen = moves[:PARTITIONS_MAX]
     does_copy = any(each.added for each in chosen)
     return Plan(
-        title=f"{'Move' if does_copy else 'Change the order of'} the replicas of {len(chosen)} partitions",
+        title=f"{'Move' if does_copy else 'Change the order of'} the replicas of {_count(len(chosen), 'partition')}",
         changes=[Change(f"replicas of {each.partition}", _list(each.old), _list(each.new)) for each in chosen],
         warnings=_move_warnings(state, chosen, len(moves), sizes), then="moves",
         commands=_move_commands(kind, chosen, rate),
@@ -410,6 +410,10 @@ def _outcome(count: int, failures: Mapping[TopicPartition, Failure], noun: str) 
         first = next(iter(failures.values()))
         raise Failure(f"{len(failures)} of {count} {noun} were refused: {first.message}")
     return [f"{count} {noun} started"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _before_move(each: PartitionState) -> tuple[int, ...]:
