@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import click
-from confluent_kafka import Consumer, KafkaException, Producer, libversion
+from confluent_kafka import Consumer as Consumer
 from confluent_kafka import KafkaError as KafkaError
+from confluent_kafka import KafkaException as KafkaException
 from confluent_kafka import Message as Message
+from confluent_kafka import Producer as Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import libversion
 
 from ottla.admin import error_codes, outages
 from ottla.admin.failure import Failure, NotFound, NotHealthy
@@ -64,6 +67,31 @@ def open_reader(connection: ClusterOptions, properties: Properties) -> Reader:
     defaults = {"group.id": "ottla-cli", "auto.offset.reset": "earliest", **properties}
     with _failures("consumer"):
         return Reader(Consumer({**_configuration(connection), **_unless_set(defaults, connection), **fixed}))
+
+
+def open_producer(connection: ClusterOptions) -> Producer:
+    """Return librdkafka's own producer, for tools that use its transactions."""
+    with _failures("producer"):
+        return Producer(_configuration(connection))
+
+
+def open_consumer(connection: ClusterOptions) -> Consumer:
+    """Return librdkafka's own consumer, for tools that join groups."""
+    with _failures("consumer"):
+        return Consumer(_configuration(connection))
+
+
+def offsets_to_commit(offsets: Mapping[tuple[str, int], int]) -> list[KafkaPartition]:
+    """Return offsets by topic and partition in the form that `Consumer.commit` takes."""
+    return [KafkaPartition(*name, offset) for name, offset in offsets.items()]
+
+
+def ends_of(consumer: Consumer, topic: str, partitions: int, timeout_s: float) -> list[KafkaPartition]:
+    """Return the ends of the partitions of a topic in the form that `Consumer.assign` takes."""
+    names = [KafkaPartition(topic, number) for number in range(partitions)]
+    with _failures(topic):
+        return [KafkaPartition(each.topic, each.partition, consumer.get_watermark_offsets(each, timeout_s)[1])
+                for each in names]  # fmt: skip
 
 
 class Writer:
@@ -192,7 +220,7 @@ def failure_of(error: KafkaError, subject: str, topic: str | None = None) -> Fai
     if code == KafkaError._UNSUPPORTED_FEATURE:
         return Failure(f"the broker does not support this request: {text}; use a newer broker")
     if code == KafkaError._INVALID_ARG and "configuration property" in text:
-        raise click.UsageError(f"{text} (from -X or --command-config)", click.get_current_context())
+        raise click.UsageError(f"{text} (from -X or --command-config)", click.get_current_context(silent=True))
     # librdkafka has errors of its own, with negative codes, and texts for all errors of brokers.
     return error_codes.explain(code, subject, text) if code > 0 else Failure(f"{subject}: {text}")
 

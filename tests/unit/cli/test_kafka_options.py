@@ -147,3 +147,9 @@ def test_lists_are_printed_as_java_prints_them() -> None:
 def test_command_is_found_by_each_of_its_names(name: str) -> None:
     assert commands.find(name) == "kafka-topics"
     assert commands.find("kafka-nothing") is None
+
+
+def test_a_negative_number_is_an_optional_value_of_a_number() -> None:
+    flags = (flag("period", help="Time.", metavar="MS", parse=int, is_value_optional=True), FLAGS[2])
+    assert parse(flags, ["--period", "-1"]).value("period") == -1
+    assert parse(flags, ["--period", "--list"]).values("period") == []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.cli.kafka.errors import IllegalArgument, OptionError, UsageError
+from ottla.model.errors import OttlaError
 
 _HELP_WIDTH = 100
 _NAMES_WIDTH = 46
@@ -138,7 +139,7 @@ def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> Options:
 def _values(flag: Flag, text: str | None, rest: list[str]) -> list[str]:
     """Return the values of one occurrence of a flag; take the next word if its own has none."""
     if text is None:
-        if flag.is_value_optional and not (rest and not rest[-1].startswith("-")):
+        if flag.is_value_optional and not (rest and _is_value(flag, rest[-1])):
             return []
         if not rest:
             raise OptionError(f"Option {'/'.join(flag.names)} requires an argument")
@@ -146,6 +147,16 @@ def _values(flag: Flag, text: str | None, rest: list[str]) -> list[str]:
     if not flag.separator:
         return [text]
     return [part for part in text.split(flag.separator) if part] or [text]
+
+
+def _is_value(flag: Flag, word: str) -> bool:
+    """Return whether a word is the value of a flag that needs none: also a negative number, if it takes a number."""
+    if not word.startswith("-"):
+        return True
+    try:
+        return isinstance(flag.parse(word), int | float)
+    except (ValueError, OttlaError):
+        return False
 
 
 def help_text(flags: Iterable[Flag]) -> str:
