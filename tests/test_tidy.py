@@ -182,6 +182,7 @@ OS_ACCESS: dict[str, set[str]] = {
     # Implementations that the simulation replaces.
     "env/clock.py": {"time"},
     "env/disk.py": {"fcntl", "open", "os"},
+    "env/process_figures.py": {"open", "os", "resource", "time"},  # figures of a page, on which nothing depends
     "env/tasks.py": {"concurrent.futures", "threading", "time"},
     "net/network.py": {"create_connection", "create_server", "os", "resource", "socket"},
     "net/peers.py": {"add_reader", "select"},

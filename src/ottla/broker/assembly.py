@@ -30,6 +30,7 @@ from ottla.broker.dispatch import Dispatcher, table_of
 from ottla.broker.environment import Environment
 from ottla.broker.fetch.api import FetchApi
 from ottla.broker.groups.group_apis import GroupApis
+from ottla.broker.jmx_metrics import JmxMetrics
 from ottla.broker.local_parts import LocalParts
 from ottla.broker.metadata.cluster_metadata import ClusterMetadata
 from ottla.broker.metadata.seen_metadata import SeenMetadata
@@ -136,6 +137,7 @@ def build(
         ClusterMetrics(metadata=metadata, replicas=replicas, clock=clock, membership=membership, requests=cluster),
         *_coordinators(metadata, replicas, topics, coordination, clock),
         journal,
+        _jmx_metrics(local, metadata, fetch, membership, requests=cluster, coordination=coordination),
     ]
     return Parts(
         components=components, metadata=metadata, run_start=run_start, membership=membership, produce=produce,
@@ -162,6 +164,21 @@ def new_dispatchers(local: LocalParts, parts: Parts, listeners: Iterable[str]) -
         )
         for listener in listeners
     }  # fmt: skip
+
+
+def _jmx_metrics(
+    local: LocalParts,
+    metadata: ClusterMetadata,
+    fetch: FetchApi,
+    membership: Membership,
+    *,
+    requests: ClusterApis,
+    coordination: Coordination,
+) -> JmxMetrics:
+    return JmxMetrics(
+        server=local.server, metadata=metadata, replicas=local.replicas, fetch=fetch, membership=membership,
+        requests=requests, coordination=coordination, clock=local.environment.clock,
+    )  # fmt: skip
 
 
 def _new_clients(environment: Environment, listening: Listening, broker_id: int, purpose: str) -> BrokerClients:

@@ -359,6 +359,15 @@ class BrokerSettings(
         "Ottla's own. Most series of the metrics page; `ottla_metrics_series_left_out` counts the others.",
         dynamic=True,
     )
+    metrics_jmx_topics_max = Setting(
+        "metrics.jmx.topics.max",
+        INT,
+        1000,
+        at_least(0),
+        "Ottla's own. Topics that have series under the names of Kafka's JMX exporter on the metrics page. Internal "
+        "topics come last, the others in the order of their names.",
+        dynamic=True,
+    )
     metrics_group_granularity = Setting(
         "metrics.group.granularity",
         STRING,

@@ -36,7 +36,8 @@ it is in sync. Consumers without a rack are sent to the leader, except kafka-rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.broker.access.permissions import Access
 from ottla.broker.access.throttling import Throttling
@@ -121,6 +122,10 @@ class FetchApi(Component):
         self.waiting: dict[Connection, Fetch] = {}
         self.parked_partitions = 0
         self.bytes_out = 0
+        #: the part of them that went to followers
+        self.replica_bytes_out = 0
+        #: the other part, by the topic as requests name it: by name or by id
+        self._bytes_out_by_topic: Counter[bytes] = Counter()
         #: what throttled replicas are sent, and the fetches that wait until more may be sent
         self.quota = ReplicationQuota()
         self._throttled: dict[Fetch, None] = {}
@@ -144,6 +149,28 @@ class FetchApi(Component):
         page.gauge("ottla_fetches_parked", "Long polls that wait.", self.parked)
         page.gauge("ottla_fetch_sessions", "Fetch sessions.", len(self.sessions))
         yield
+
+    def count_sent(self, reads: Iterable[FetchRow], sent: int, *, to_follower: bool) -> None:
+        """Count the bytes of records in a reply."""
+        self.bytes_out += sent
+        if to_follower:
+            self.replica_bytes_out += sent
+            return
+        by_topic = self._bytes_out_by_topic
+        for read in reads:
+            if read.region is not None:
+                by_topic[read.wanted.topic] += read.region.size_bytes
+
+    def bytes_out_by_topic(self) -> Counter[str]:
+        """Return the bytes that consumers got of each topic that is served. Forget those of other topics."""
+        found: Counter[str] = Counter()
+        for topic, size in list(self._bytes_out_by_topic.items()):
+            partitions = self._replicas.topics.get(topic) or self._replicas.topics_by_id.get(topic)
+            if partitions:
+                found[next(iter(partitions.values())).name.topic] += size
+            else:
+                del self._bytes_out_by_topic[topic]
+        return found
 
     def check_invariants(self) -> None:
         served = set(self._replicas.all())

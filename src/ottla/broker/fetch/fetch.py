@@ -345,10 +345,12 @@ class Fetch:
             reads, session_id = self._within_session(session, reads), session.session_id
         start = reply.shape.reply_start(0, 0, session_id)
         try:
-            api.bytes_out += reply.fill(start, reads, api.hints)
+            sent = reply.fill(start, reads, api.hints)
         except OSError as error:
             reads = [self._without_records(read, error) if read.region is not None else read for read in reads]
-            reply.fill(start, reads, api.hints)
+            sent = reply.fill(start, reads, api.hints)
+        if sent:
+            api.count_sent(reads, sent, to_follower=self.is_replica)
 
     def _without_records(self, read: FetchRow, error: OSError) -> FetchRow:
         partition = self._find(read.wanted)

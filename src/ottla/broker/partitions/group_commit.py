@@ -74,6 +74,11 @@ class GroupCommit:
         self.bytes_in = 0
         self.syncs = 0
 
+    @property
+    def waiting(self) -> int:
+        """Return the number of partitions that requests wait for."""
+        return len(self._waiting)
+
     def discard(self, partition: Partition) -> None:
         """Forget a partition that is no longer served."""
         self.pending.pop(partition.log, None)
