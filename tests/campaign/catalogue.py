@@ -240,6 +240,16 @@ _ALL = (
         needs="prometheus", options=(Option("SECONDS", 20.0, "how long Prometheus reads before the first question"),),
     ),
     Campaign(
+        name="lag", takes="4 min", function="edge/lag_campaign",
+        description="lags in seconds of `ottla monitor` compared with known ones, also while brokers are killed",
+        needs="Java",
+        options=(
+            Option("SECONDS", 60, "how long lags are compared before the kills"), _kills(6),
+            Option("BROKER", "ottla", "three brokers of Ottla, or one of Apache Kafka", ("ottla", "kafka")),
+            Option("SPARK", True, "1 compares also that of a streaming query"), _SEED,
+        ),
+    ),
+    Campaign(
         name="openapi-fuzz", takes="5 min", function="edge/openapi_fuzz",
         description="random requests made from the OpenAPI documents of the registry and the REST proxy",
         options=(Option("EXAMPLES", 50, "random requests for each operation"), _SEED),

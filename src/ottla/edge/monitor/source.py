@@ -30,7 +30,6 @@ from ottla.model.errors import OttlaError
 from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.list_groups import ListGroupsRequest
-from ottla.wire.messages.metadata import MetadataResponse
 
 #: how long the figures of an earlier round take the place of those that could not be read
 _MEMORY_S: Final = 120.0
@@ -108,7 +107,10 @@ class RoundSource(ClusterLagSource):
     def begin(self) -> None:
         """Begin a round with a request for metadata. Raise Failure if no broker answers."""
         self.notes = []
-        answer: MetadataResponse = self._admin.metadata()
+        # Another broker is asked if the first one is away.
+        answer = self._admin.call(
+            lambda cluster: cluster.retry("metadata", lambda deadline: cluster.metadata(None, deadline))
+        )
         self.nodes = {row.node_id: Node(row.node_id, row.host, row.port) for row in answer.brokers}
         self.racks = {row.node_id: row.rack for row in answer.brokers}
         self.cluster_id = answer.cluster_id or ""
