@@ -320,6 +320,7 @@ class Scan:
     def progress(self) -> dict[str, Any]:
         """Return the progress as values of JSON."""
         return {
+            "has_search": self._wanted.test is not None,
             "scanned": self.scanned, "matched": self.matched, "bytes": self.bytes, "hidden": self.hidden,
             "left": self.left, "seconds": round(self.seconds, 3), "pause": self.pause, "problems": list(self.problems),
             "partitions": [
