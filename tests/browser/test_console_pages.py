@@ -14,10 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "edge"))
 
 from console_process import ConsoleClient, console_process
 from edge_broker import Broker, edge_broker
-from page_check import DESKTOP, IS_COMPLETE, PHONE, Scheme, opened
+from page_check import DESKTOP, IS_COMPLETE, PHONE, OpenPage, Scheme, opened
 from registry_process import RegistryProcess
 
 from ottla.admin.client import AdminClient
+from ottla.client.cluster import Cluster
 from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.testing.raw import RawClient, produce_request
@@ -43,6 +44,9 @@ PAGES = {
     "group-why": "/groups/shop-reader/why",
     "group-reset": "/groups/shop-reader/reset",
     "transactions": "/transactions",
+    "messages": f"/topics/{TOPIC}/messages?q=id+%3E+40&rows=20",
+    "record": f"/topics/{TOPIC}/p/0/o/7",
+    "readers": f"/topics/{TOPIC}/p/0/o/7/readers",
     "schemas": "/schemas",
     "schema": f"/schemas/{TOPIC}-value",
     "pipelines": "/pipelines",
@@ -87,7 +91,7 @@ def console(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             schema = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}, *fields]})
             path = f"{registry.url}/subjects/{TOPIC}-value/versions"
             assert registry.client.post(path, json={"schema": schema}).status_code == 200
-        settings = {"pipeline.status.urls": str(lake)}
+        settings = {"pipeline.status.urls": str(lake), "search.bytes.max": str(1 << 20)}
         with console_process(broker.bootstrap, settings, "--registry", registry.url) as running:
             running.log_in()
             running.act("/c/main/access/users/set", user="ana", password="x", mechanism="both")
@@ -191,3 +195,100 @@ def test_first_page_is_renewed_while_it_is_open(chromium: Browser, console: Cons
             "before => document.querySelector('#weather time')?.getAttribute('datetime') !== before", arg=before
         )
         assert page.check("weather-live") == []
+
+
+def log_in(page: OpenPage, console: ConsoleClient) -> None:
+    page.open("/login")
+    page.page.fill("input[name=name]", console.name)
+    page.page.fill("input[name=password]", console.password)
+    page.page.click("main button")
+    page.page.wait_for_url("**/c/main")
+
+
+def test_search_of_messages_pauses_at_its_budget_and_continues_by_its_link(
+    chromium: Browser, console: ConsoleClient, broker: Broker
+) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        cluster.create_topic("sparse", 1)
+        for number in range(4):
+            values = [json.dumps({"id": number * 500 + n, "pad": "x" * 1000}).encode() for n in range(500)]
+            cluster.produce(TopicPartition("sparse", 0), build_batch([Record(value=value) for value in values]))
+    with opened(chromium, console.url) as opened_page:
+        page = opened_page.page
+        opened_page.open("/c/main/topics/sparse/messages?from=oldest")
+        page.fill("input[name=q]", "id = 1900")
+        page.click("text=Search")
+        page.locator("#progress", has_text="read enough bytes").wait_for()
+        assert page.locator("#rows tr").count() == 0
+        page.click("text=continue from here")
+        page.locator("#rows a", has_text="0/1900").click()
+        page.wait_for_url("**/p/0/o/1900")
+        page.locator(".tree .number", has_text="1900").wait_for()
+        page.locator("#readers", has_text="No group has a committed offset").wait_for()
+        page.click("nav.views >> text=hex")
+        assert "00000000" in page.locator("pre.hex").inner_text()
+        assert opened_page.check("record-hex") == []
+
+
+def test_search_that_goes_on_adds_its_rows_at_the_end_and_stops(chromium: Browser, console: ConsoleClient) -> None:
+    with opened(chromium, console.url) as opened_page:
+        page = opened_page.page
+        opened_page.open(f"/c/main/topics/{TOPIC}/messages?from=oldest&rows=2&partition=0")
+        # As if the first rows had taken longer than a page may take.
+        page.evaluate(
+            """url => { const part = document.getElementById('progress');
+            part.dataset.live = url; part.dataset.once = ''; startLive(part); }""",
+            f"/c/main/topics/{TOPIC}/messages/search?from=oldest&partition=0&at=0.2&rows=3&q=id+%3C+5&scanned=2&matched=2",
+        )
+        page.wait_for_function("() => document.getElementById('progress').dataset.running === 'no'")
+        assert page.locator("#rows tr td:nth-child(2)").all_inner_texts() == ["0/0", "0/1", "0/2", "0/3", "0/4"]
+        assert opened_page.check("search-ended") == []
+
+
+def test_new_messages_arrive_live_until_it_is_stopped(
+    chromium: Browser, console: ConsoleClient, broker: Broker
+) -> None:
+    place = TopicPartition("live", 0)
+    with Cluster(broker.bootstrap) as cluster, opened(chromium, console.url) as opened_page:
+        cluster.create_topic(place.topic, 1)
+        page = opened_page.page
+        opened_page.open("/c/main/topics/live/messages")
+        page.keyboard.press("l")
+        page.locator("#progress", has_text="live").wait_for()
+        cluster.produce(place, build_batch([Record(value=b"<b>first</b>"), Record(value=b"second")]))
+        page.locator("#rows tr", has_text="<b>first</b>").wait_for()
+        assert page.locator("#rows td:nth-child(4)").all_inner_texts() == ["second", "<b>first</b>"]
+        cluster.produce(place, build_batch([Record(value=b"v%d" % n) for n in range(300)]))
+        page.locator("#rows tr", has_text="v299").wait_for()
+        assert page.locator("#rows tr").count() <= 200
+        page.locator("#progress", has_text="left out").wait_for()
+        page.keyboard.press("s")
+        assert page.locator("#progress").get_attribute("data-running") == "no"
+        cluster.produce(place, build_batch([Record(value=b"late")]))
+        page.reload()
+        page.locator("#rows tr", has_text="late").wait_for()
+        assert opened_page.check("messages-live") == []
+
+
+def test_record_is_produced_and_produced_again_in_the_browser(chromium: Browser, console: ConsoleClient) -> None:
+    with opened(chromium, console.url) as opened_page:
+        page = opened_page.page
+        log_in(opened_page, console)
+        opened_page.open(f"/c/main/topics/{TOPIC}/messages")
+        page.click("text=Produce…")
+        page.fill("textarea[name=key]", "c-7")
+        page.fill("textarea[name=value]", '{"id": 4711, "note": "made"}')
+        page.fill("textarea[name=headers]", "type: refund")
+        assert opened_page.check("produce") == []
+        page.click("text=Preview")
+        assert "AVRO with schema id" in page.locator("table.changes").inner_text()
+        page.click("button.danger")
+        page.locator("#rows tr", has_text="4711").first.locator("a").click()
+        page.click("text=Produce again…")
+        assert page.input_value("textarea[name=headers]") == "type: refund"
+        page.select_option("select[name=value_format]", "same")
+        page.click("text=Preview")
+        page.click("button.danger")
+        page.wait_for_url("**/messages?partition=*")
+        assert page.locator("#rows tr", has_text="4711").count() == 2
+        assert opened_page.problems == []
