@@ -29,7 +29,9 @@ def test_findings_are_shown_with_their_advice_and_escaped() -> None:
     figures = weather(state)
     assert figures["worst"] == "error" and figures["findings"][0]["names_total"] == 9
     json.dumps(figures)
-    text = rendering.part("weather/body.html", cluster="main", recent=[], **figures)
+    text = rendering.part(
+        "weather/body.html", cluster="main", recent=[], alerts=(), alerts_total=0, alerts_problem="", **figures
+    )
     assert "<script>" not in text and "&lt;script&gt;" in text
     assert "→ see it" in text and "and 3 more" in text and "All else is well" in text
 

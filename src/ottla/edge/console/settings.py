@@ -56,6 +56,10 @@ class ConsoleSettings(WebSettings):
         "pipeline.status.urls", LIST, (), ANY,
         "URLs of the status of running pipelines, or directories that are the storage of pipelines.",
     )  # fmt: skip
+    monitor_url = Setting(
+        "monitor.url", STRING, "", ANY,
+        "URL of a monitor with rules of alerts, such as http://127.0.0.1:8000: the first page shows its open alerts.",
+    )  # fmt: skip
     data_dir = Setting(
         "data.dir", STRING, "", ANY,
         "Directory of the file with the console's own users. Empty: console in the user's directory for state.",

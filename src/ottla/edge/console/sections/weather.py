@@ -9,11 +9,14 @@ from typing import Any, Final
 from ottla.edge.console import rendering
 from ottla.edge.console.changes import read_last
 from ottla.edge.console.console import Console
+from ottla.edge.console.open_alerts import OpenAlerts, read_alerts
 from ottla.edge.console.pages import Events, PageRequest, Route, View
 from ottla.edge.console.watch import WatchState
 from ottla.health.findings import Finding, Severity
 from ottla.model.errors import OttlaError
 
+_ALERTS_AGE_S: Final = 5.0
+_ALERTS_SHOWN: Final = 20
 _CHANGES_AGE_S: Final = 5.0
 _CHANGES_SHOWN: Final = 8
 _HOUR_MS: Final = 3_600_000
@@ -63,11 +66,31 @@ async def _data(page: PageRequest, state: WatchState) -> dict[str, Any]:
     except OttlaError:
         rows = []  # the problem of the cluster is on the page already
     newest = figures["updated_ms"] or 0
+    alerts = await _alerts(page)
     recent = [row for row in rows if row["began_ms"] > newest - _HOUR_MS][:_CHANGES_SHOWN]
     return {
         **figures,
+        "worst": _worst(figures["worst"], alerts),
+        "alerts": alerts.rows[:_ALERTS_SHOWN],
+        "alerts_total": len(alerts.rows),
+        "alerts_problem": alerts.problem,
         "recent": [{key: row[key] for key in ("began_ms", "user", "title", "outcome")} for row in recent],
     }
+
+
+def _worst(word: str, alerts: OpenAlerts) -> str:
+    """Return the worse of the findings and the alerts; an empty text if all is well."""
+    words = {word, *({"critical": "error", "warning": "warning"}.get(row["severity"], "") for row in alerts.rows)}
+    return next((each for each in ("error", "warning") if each in words), "")
+
+
+async def _alerts(page: PageRequest) -> OpenAlerts:
+    """Return the open alerts of the monitor; none without a monitor."""
+    url = page.console.settings.monitor_url
+    if not url:
+        return OpenAlerts()
+    # The reading of a page is shared by all that look at it, and runs in a thread.
+    return await page.read("alerts", lambda _: read_alerts(url, page.cluster.name), age_s=_ALERTS_AGE_S)
 
 
 def weather(state: WatchState) -> dict[str, Any]:
