@@ -176,7 +176,7 @@ def _cluster() -> Iterator[tuple[str, Path]]:
 
 @contextmanager
 def _secure() -> Iterator[tuple[str, Path]]:
-    settings = {"authorizer.class.name": _AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    settings = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"}
     with tempfile.TemporaryDirectory() as directory, BrokerProcess.start(settings=settings) as broker:
         yield broker.bootstrap, Path(directory)
 

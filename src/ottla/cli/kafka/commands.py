@@ -20,6 +20,8 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "kafka-acls": Command("acls", "List, add and remove ACLs."),
+    "kafka-configs": Command("configs", "Describe and change settings of topics, brokers, clients, users and groups."),
     "kafka-consumer-groups": Command("consumer_groups", "List, describe and delete groups, and reset their offsets."),
     "kafka-delete-records": Command("delete_records", "Delete the records of partitions before an offset."),
     "kafka-get-offsets": Command("get_offsets", "Print offsets at the start, at the end or at a time."),

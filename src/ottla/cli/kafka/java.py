@@ -17,6 +17,7 @@ _UUID_BYTES = 16
 _UNSIGNED = 0xFFFFFFFF
 _PRIME = 31
 
+_Any = TypeVar("_Any")
 _Key = TypeVar("_Key", str, TopicPartition)
 
 
@@ -25,19 +26,37 @@ def hash_order(keys: Iterable[_Key], capacity: int = 16) -> list[_Key]:
 
     Tools of Kafka print some lists in this order, and scripts compare outputs.
     """
-    listed = list(dict.fromkeys(keys))
-    size = 1
-    while size < capacity:
-        size *= 2
-    while len(listed) > size * _LOAD:
-        size *= 2
-    return sorted(listed, key=lambda key: _spread(_hash(key)) & (size - 1))
+    return map_order({key: _hash(key) for key in keys}, capacity)
 
 
 def _hash(key: str | TopicPartition) -> int:
     if isinstance(key, str):
         return java_hash(key)
     return (_PRIME * (_PRIME + key.partition) + java_hash(key.topic)) & _UNSIGNED
+
+
+def map_order(hashes: dict[_Any, int], capacity: int = 16) -> list[_Any]:
+    """Return keys in the order in which a HashMap of Java has them. The values are their hash codes."""
+    size = 1
+    while size < capacity:
+        size *= 2
+    while len(hashes) > size * _LOAD:
+        size *= 2
+    return sorted(hashes, key=lambda key: _spread(hashes[key] & _UNSIGNED) & (size - 1))
+
+
+def double(value: float) -> str:
+    """Return Double.toString of Java."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(float(value))
+    digits, _, exponent = f"{value:e}".partition("e")
+    short = repr(value)
+    if "e" in short:
+        digits, _, exponent = short.partition("e")
+    else:
+        exponent = str(int(exponent))
+        digits = f"{value / 10 ** int(exponent):.17g}"
+    return f"{digits if '.' in digits else f'{digits}.0'}E{int(exponent)}"
 
 
 def _spread(value: int) -> int:

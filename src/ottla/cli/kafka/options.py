@@ -52,12 +52,16 @@ VERSION = flag("version", help="Print the version of Kafka whose tools these fol
 class Options:
     """The flags of a command line."""
 
-    def __init__(self, flags: Sequence[Flag], values: dict[str, list[str]], words: list[str]) -> None:
+    def __init__(
+        self, flags: Sequence[Flag], values: dict[str, list[str]], words: list[str], order: Sequence[str] = ()
+    ) -> None:
         self._flags = {name: each for each in flags for name in each.names}
         #: the values of each flag that was given, by its first name
         self._values = values
         #: arguments that are no flags
         self.words = words
+        #: the flags as they were given, by their first names
+        self.order = order
 
     def has(self, name: str) -> bool:
         """Return whether a flag was given."""
@@ -111,6 +115,7 @@ def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> Options:
     by_name = {name: each for each in flags for name in each.names}
     values: dict[str, list[str]] = {}
     words: list[str] = []
+    order: list[str] = []
     rest = list(reversed(arguments))
     while rest:
         word = rest.pop()
@@ -126,10 +131,11 @@ def parse(flags: Sequence[Flag], arguments: Sequence[str]) -> Options:
         if found is None:
             # A word with one dash is a cluster of flags of one letter, and is refused for the first unknown one.
             raise OptionError(f"{name if dashes == 2 else name[:1]} is not a recognized option")
+        order.append(found.names[0])
         given = values.setdefault(found.names[0], [])
         if found.metavar:
             given += _values(found, text if equals else None, rest)
-    options = Options(flags, values, words)
+    options = Options(flags, values, words, order)
     missing = [f"{'/'.join(each.names)}" for each in flags if each.is_required and not options.has(each.names[0])]
     if missing and not options.any_of("help", "version"):
         raise OptionError(f"Missing required option(s) [{', '.join(missing)}]")
