@@ -34,6 +34,7 @@ ZOOKEEPER = "zookeeper"
 REGISTRY = "registry"
 REST = "rest"
 CONSOLE = "console"
+MONITOR = "monitor"
 PID_SUFFIX = ".pid"
 
 #: the wait before the second restart in a row; the first one is immediate
@@ -46,12 +47,20 @@ _ASK_S_MAX = 5.0
 _POLL_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
 #: the start of the line in which a command, a broker or a service prints why it ends
-_ERRORS = ("error: ", "ottla broker: ", f"ottla {REGISTRY}: ", f"ottla {REST}: ", f"ottla {CONSOLE}: ")
+_ERRORS = (
+    "error: ",
+    "ottla broker: ",
+    f"ottla {REGISTRY}: ",
+    f"ottla {REST}: ",
+    f"ottla {CONSOLE}: ",
+    f"ottla {MONITOR}: ",
+)
 #: what each address is for, in the summary at the start
 _HINTS = {
     REGISTRY: "   {}/docs sends requests",
     REST: "   {}/docs sends requests",
     CONSOLE: "   open it in a browser",
+    MONITOR: "   {}/metrics for Prometheus",
 }
 
 Say = Callable[[str], None]
@@ -76,6 +85,8 @@ class Plan:
     rest_port: int = 0
     #: 0: no console
     console_port: int = 0
+    #: 0: no monitor
+    monitor_port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     #: form of the log of all processes
     log_format: str = TEXT
@@ -93,7 +104,9 @@ class Plan:
     @property
     def service_urls(self) -> dict[str, str]:
         """The URL of each HTTP service, by the name of its command."""
-        ports = {REGISTRY: self.registry_port, REST: self.rest_port, CONSOLE: self.console_port}
+        ports = {
+            REGISTRY: self.registry_port, REST: self.rest_port, CONSOLE: self.console_port, MONITOR: self.monitor_port,
+        }  # fmt: skip
         return {name: f"http://{HOST}:{port}" for name, port in ports.items() if port}
 
     def zookeeper_words(self) -> list[str]:
@@ -120,7 +133,8 @@ class Plan:
         """Return the arguments of `ottla` that run this HTTP service."""
         urls = self.service_urls
         schemas = ["--registry", urls[REGISTRY]] if name in (REST, CONSOLE) and REGISTRY in urls else []
-        own = ["-X", f"data.dir={self.data / CONSOLE}", "-X", "cluster.name=local"] if name == CONSOLE else []
+        own = ["-X", f"data.dir={self.data / CONSOLE}"] if name == CONSOLE else []
+        own += ["-X", "cluster.name=local"] if name in (CONSOLE, MONITOR) else []
         words = [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas, *own]
         return [*words, "--log-format", JSON] if self.log_format == JSON else words
 

@@ -64,6 +64,10 @@ _OWN_SETTINGS = {
     "--console-port", metavar="PORT", type=click.IntRange(0, _PORT_MAX),
     help=f"Port of the console; 0 chooses a free port.  [default: {CONSOLE_PORT_DEFAULT}; 0 with --port 0]",
 )  # fmt: skip
+@click.option(
+    "--monitor-port", metavar="PORT", type=click.IntRange(0, _PORT_MAX),
+    help="Run a monitor at this port; 0 chooses a free port.",
+)  # fmt: skip
 @click.option("--no-registry", is_flag=True, help="Run no schema registry.")
 @click.option("--no-rest", is_flag=True, help="Run no REST proxy.")
 @click.option("--no-console", is_flag=True, help="Run no console.")
@@ -80,6 +84,7 @@ def command(
     registry_port: int | None,
     rest_port: int | None,
     console_port: int | None,
+    monitor_port: int | None,
     no_registry: bool,
     no_rest: bool,
     no_console: bool,
@@ -93,7 +98,7 @@ def command(
     and the services answer. A process that ends is started again; the wait before that doubles while its starts fail.
     Brokers ask the registry for topics with `schema.validation`. DIR/broker-N.pid has the process id of broker N, and
     DIR/broker-N its data; DIR/registry.pid, DIR/rest.pid and DIR/console.pid have those of the services. The services
-    stop first and ZooKeeper last; a second Ctrl-C kills all processes.
+    stop first and ZooKeeper last; a second Ctrl-C kills all processes. --monitor-port runs `ottla monitor`, too.
 
     One broker needs no ZooKeeper, and DIR is its data directory, as with `ottla broker`. More brokers need the extra
     `spark`, which installs ZooKeeper and a Java runtime for it. The services need the extra `edge` and are left out
@@ -112,6 +117,7 @@ def command(
         Service("registry", "schema registry", REGISTRY_PORT_DEFAULT, registry_port, no_registry),
         Service("rest", "REST proxy", REST_PORT_DEFAULT, rest_port, no_rest),
         Service("console", "console", CONSOLE_PORT_DEFAULT, console_port, no_console),
+        Service("monitor", "monitor", 0, monitor_port, monitor_port is None, is_extra=True),
     ]
     _leave_out_uninstalled(services)
     with ExitStack() as stack:
@@ -126,13 +132,14 @@ def command(
         numbers = range(1, brokers + 1) if brokers > 1 else [_single_id(data)]
         ports = {number: _reserve(stack, port and port + index) for index, number in enumerate(numbers)}
         zookeeper_port = _reserve(stack, 0) if brokers > 1 else 0
-        registry, rest, console = (
+        registry, rest, console, monitor = (
             0 if service.is_left_out else _reserve(stack, service.port(port), service.port_remedy)
             for service in services
         )
         plan = Plan(
             data=data, ports=ports, zookeeper_port=zookeeper_port, registry_port=registry, rest_port=rest,
-            console_port=console, settings=properties, log_format=log_format or TEXT, inherited=[lock],
+            console_port=console, monitor_port=monitor, settings=properties, log_format=log_format or TEXT,
+            inherited=[lock],
         )  # fmt: skip
         run_until_signal(plan, _print)
 
@@ -147,6 +154,8 @@ class Service:
     default: int
     chosen: int | None
     is_left_out: bool
+    #: runs only if a port is chosen
+    is_extra: bool = False
 
     def port(self, broker_port: int) -> int:
         """Return the port, 0 for a free one: that is also the default if the brokers have free ports."""
@@ -156,7 +165,8 @@ class Service:
 
     @property
     def port_remedy(self) -> str:
-        return f"choose another for the {self.title} with --{self.name}-port, or leave it out with --no-{self.name}"
+        way = f"--{self.name}-port" if self.is_extra else f"--{self.name}-port, or leave it out with --no-{self.name}"
+        return f"choose another for the {self.title} with {way}"
 
 
 def _leave_out_uninstalled(services: Sequence[Service]) -> None:

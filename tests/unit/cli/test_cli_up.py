@@ -76,6 +76,10 @@ def test_commands_of_the_services(tmp_path: Path) -> None:
         "console", "--bootstrap", "127.0.0.1:9092", "--listen", "http://127.0.0.1:8080", "--registry",
         "http://127.0.0.1:8081", "-X", f"data.dir={tmp_path / 'console'}", "-X", "cluster.name=local",
     ]  # fmt: skip
+    watched = Plan(data=tmp_path, ports={1: 9092}, monitor_port=8000)
+    assert watched.service_words("monitor") == [
+        "monitor", "--bootstrap", "127.0.0.1:9092", "--listen", "http://127.0.0.1:8000", "-X", "cluster.name=local",
+    ]  # fmt: skip
     alone = Plan(data=tmp_path, ports={1: 9092}, rest_port=8082)
     assert list(alone.service_urls) == ["rest"]
     assert "--registry" not in alone.service_words("rest")
@@ -106,6 +110,7 @@ def test_services_that_are_left_out_have_no_port(tmp_path: Path, monkeypatch: py
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     assert planned(monkeypatch, *words, "--rest-port", str(port))[0].rest_port == port
+    assert "monitor" in planned(monkeypatch, *words, "--monitor-port", "0")[0].service_urls
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ _INT32: Final = Struct(">i")
 
 
 @dataclass(slots=True)
-class _Position:
+class Position:
     """Where a partition is read."""
 
     offset: int
@@ -69,7 +69,7 @@ class CommitFeed:
     def __init__(self, client: AdminClient, limit_s: float) -> None:
         self._client = client
         self._limit_s = limit_s
-        self._positions: dict[TopicPartition, _Position] = {}
+        self._positions: dict[TopicPartition, Position] = {}
         #: why the topic cannot be read; empty if it can
         self.problem = ""
         self._is_forbidden = False
@@ -114,7 +114,7 @@ class CommitFeed:
         missing = [name for name in names if name not in found]
         ends = list_offsets(cluster, missing, LATEST, self._limit_s) if missing else {}
         for name, offset in {**ends, **found}.items():
-            self._positions[name] = _Position(offset)
+            self._positions[name] = Position(offset)
 
     def _fetch(
         self, cluster: Cluster, names: Iterable[TopicPartition], until: float, found: list[SeenCommit]
@@ -162,7 +162,7 @@ class CommitFeed:
         position = self._positions[name]
         data = row.records or b""
         aborted = [Aborted(each.producer_id, each.first_offset) for each in row.aborted_transactions or ()]
-        found += _commits(data, position, aborted)
+        found += commits_of(data, position, aborted)
         stable: int = row.last_stable_offset if row.last_stable_offset >= 0 else row.high_watermark
         if not data and is_first and position.offset < stable:
             position.offset = stable  # compaction has removed the rest
@@ -184,7 +184,7 @@ class CommitFeed:
         )  # fmt: skip
 
 
-def _commits(data: bytes | memoryview, position: _Position, aborted: Iterable[Aborted]) -> Iterator[SeenCommit]:
+def commits_of(data: bytes | memoryview, position: Position, aborted: Iterable[Aborted]) -> Iterator[SeenCommit]:
     """Yield the commits of batches. Move the position behind each batch that was read."""
     waiting = sorted(aborted, key=lambda row: row.first_offset, reverse=True)
     view = memoryview(data)
