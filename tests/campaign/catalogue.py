@@ -250,6 +250,15 @@ _ALL = (
         ),
     ),
     Campaign(
+        name="monitor-scale", takes="3 min", function="edge/monitor_scale",
+        description="requests, seconds and memory of `ottla monitor` with many topics and groups",
+        options=(
+            Option("TOPICS", 10_000, "topics with one partition"), Option("GROUPS", 1_000, "groups of ten topics each"),
+            Option("ROUNDS", 5, "rounds that are measured"),
+            Option("BROKER", "ottla", "one broker of Ottla, or of Apache Kafka", ("ottla", "kafka")),
+        ),
+    ),
+    Campaign(
         name="openapi-fuzz", takes="5 min", function="edge/openapi_fuzz",
         description="random requests made from the OpenAPI documents of the registry and the REST proxy",
         options=(Option("EXAMPLES", 50, "random requests for each operation"), _SEED),

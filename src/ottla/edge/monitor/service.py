@@ -32,6 +32,7 @@ from ottla.edge.web.app import HttpError, Operation, Parameter
 from ottla.edge.web.metrics import HttpMetrics
 from ottla.edge.web.service import Service, run_service
 from ottla.env.metrics import Page
+from ottla.env.process_figures import fill_process
 from ottla.env.tasks import Tasks
 from ottla.model.errors import OttlaError
 
@@ -125,6 +126,7 @@ class MetricRoutes:
         views = [MetricView(each, settings.metrics_granularity, settings.metrics_topics_max) for each in readings]
         for cluster, view in zip(clusters, views, strict=True):
             own_metrics.fill_state(page, view, cluster.reader.histories, cluster.failed)
+        fill_process(page)
         # What an earlier round has found says nothing about a cluster that is away.
         fresh = [view for view in views if view.reading.is_fresh]
         for view in fresh:
