@@ -220,6 +220,18 @@ def own_broker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
 
 
+def test_broker_logs_events_as_json(tmp_path: Path) -> None:
+    words = ["broker", "--data", str(tmp_path), "--listener", "PLAINTEXT://127.0.0.1:0", "--log-format", "json"]
+    ignored = ["-X", "auto.include.jmx.reporter=true"]
+    with subprocess.Popen([*SCRIPT, *words, *ignored], stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("ready ")
+        process.send_signal(signal.SIGTERM)
+        events = [json.loads(line) for line in process.stderr]
+    assert {"name": "auto.include.jmx.reporter"} in [event["fields"] for event in events]
+    assert all(event.keys() >= {"time", "level", "logger", "message", "fields"} for event in events)
+
+
 def test_the_doctor_finds_a_running_broker_healthy(ottla: Run, own_broker: tuple[subprocess.Popen[str], str]) -> None:
     checks = in_json(ottla("doctor", "-b", own_broker[1], "-o", "json"))
     verdicts = {check["name"]: check["verdict"] for check in checks}
