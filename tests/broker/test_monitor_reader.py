@@ -73,3 +73,20 @@ def test_rounds_go_on_while_no_broker_answers() -> None:
         assert away.problem and not away.is_fresh
         assert (away.number, away.read_at_ms) == (2, good.read_at_ms)
         assert away.groups["billing"].records == 2
+
+
+def test_without_the_topic_of_offsets_a_changed_offset_is_a_commit(client: AdminClient) -> None:
+    client.cluster.create_topic("polled", 1)
+    tp = TopicPartition("polled", 0)
+    produce(client, tp, 10)
+    reader = ClusterReader("main", client)
+    reader._feed.forbid()
+    lengths = []
+    for offset in (1, 2, 2, 5):
+        client.cluster.commit("polling", {tp: offset})
+        reader.read()
+        window = reader.histories.window("polling", tp)
+        assert window is not None
+        lengths.append(len(window.commits))
+    assert lengths == [1, 2, 2, 3]
+    assert [(each.offset, each.lag) for each in window.commits] == [(1, 9), (2, 8), (5, 5)]

@@ -198,7 +198,7 @@ def _compare_fixed(cluster: Cluster, lags: Lags) -> None:
 
 def _compare_compacted(cluster: Cluster, lags: Lags) -> None:
     """The records after the commit are compacted away, up to one: that one is the first that a reader gets."""
-    config = {"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.01"}
+    config = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
     truth = _new(cluster, "compacted", config)
     start_ms = now_ms() - 3_600_000
     kept_ms = start_ms
@@ -206,7 +206,7 @@ def _compare_compacted(cluster: Cluster, lags: Lags) -> None:
         timestamp_ms = start_ms + number * 1000
         key = b"kept" if number == 200 else b"same"
         kept_ms = timestamp_ms if number == 200 else kept_ms
-        cluster.produce(truth.name, build_batch([Record(timestamp=timestamp_ms, key=key, value=b"v" * 200)]))
+        cluster.produce(truth.name, build_batch([Record(timestamp=timestamp_ms, key=key, value=b"v" * 8000)]))
     _commit(cluster, truth, 10)
 
     def is_compacted() -> bool:

@@ -261,6 +261,9 @@ def test_metrics_have_the_names_and_labels_of_the_exporters(
             assert labels <= own.keys(), name
             # A leader that is missing is -1; all other values are counts, offsets, times or sizes.
             assert value >= (-1 if name.endswith("_leader") else 0), name
+    # As in Burrow, offsets and verdicts of partitions need a full window.
+    with_status = {labels["consumer_group"] for labels, _ in found["burrow_kafka_topic_partition_status"]}
+    assert "full-window" in with_status and "remora" not in with_status
 
 
 def test_series_of_topics_are_limited_and_those_of_read_topics_come_first(broker: Broker, client: AdminClient) -> None:
@@ -268,8 +271,14 @@ def test_series_of_topics_are_limited_and_those_of_read_topics_come_first(broker
         client.cluster.create_topic(name, 1)
     client.cluster.commit("reader", {TopicPartition("z-topic", 0): 0})
     settings = {"metrics.topics.max": "2", "metrics.granularity": "topic", "cluster.name": "eu"}
-    with monitor_process(broker.bootstrap, settings) as limited:
+    with monitor_process(broker.bootstrap, {**SETTINGS, **settings, "expire.cache": "100000"}) as limited:
         found = series(limited.get("/metrics/eu").text)
+        # A verdict is used again until it expires; the commits themselves are new.
+        path = "/v3/kafka/eu/consumer/reader"
+        before = get(limited, f"{path}/lag")["status"]
+        client.cluster.commit("reader", {TopicPartition("z-topic", 0): 0})
+        assert len(list(filter(None, get(limited, path)["topics"]["z-topic"][0]["offsets"]))) == 2
+        assert get(limited, f"{path}/lag")["status"] == before
     assert {labels["topic"] for labels, _ in found["kafka_topic_partitions"]} == {"orders", "z-topic"}
     assert "kafka_consumergroup_lag" not in found and "kafka_consumergroup_lag_sum" in found
     left_out = found["ottla_monitor_topics_left_out"]

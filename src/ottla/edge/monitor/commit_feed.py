@@ -81,6 +81,10 @@ class CommitFeed:
         """Return whether commits come from the topic."""
         return bool(self._positions) and not self._is_forbidden
 
+    def forbid(self) -> None:
+        """Read no more: this client may not."""
+        self._is_forbidden = True
+
     def read(self, partitions: Sequence[TopicPartition]) -> list[SeenCommit]:
         """Return the commits since the last round, in the order of each partition of the topic."""
         if self._is_forbidden or not partitions:
@@ -149,7 +153,7 @@ class CommitFeed:
     def _fail(self, cluster: Cluster, name: TopicPartition, code: int) -> None:
         self.problem = f"{name}: {ErrorCode(code).name if code in ErrorCode.__members__.values() else code}"
         if code in _FORBIDDEN:
-            self._is_forbidden = True
+            self.forbid()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             del self._positions[name]  # its place is found again in the next round
         cluster.forget(GROUPS_TOPIC)
