@@ -353,3 +353,10 @@ def test_metrics_show_a_broker_that_has_ended(ottla_cluster: ClusterProcess, adm
     wait_for_sum(ottla_cluster, "ottla_under_replicated_partitions", lambda total: total == 0)
     pages = wait_for_sum(ottla_cluster, "ottla_isr_expands_total", lambda total: total > expands)
     assert sum(page["ottla_replication_bytes_in_total"] for page in pages) > 0
+    # The names of Kafka's JMX exporter.
+    assert sum(page["kafka_controller_kafkacontroller_activecontrollercount"] for page in pages) == 1
+    assert sum(page["kafka_server_brokertopicmetrics_replicationbytesout_total"] for page in pages) > 0
+    followed = [
+        name for page in pages for name in page if name.startswith("kafka_server_fetcherlagmetrics_consumerlag{")
+    ]
+    assert any(f'topic="{load.topic}"' in name and 'clientId="ReplicaFetcherThread-0-' in name for name in followed)

@@ -52,8 +52,8 @@ class MonitoredCluster:
         self._settings = settings
         self._threads = threads
         self._read_at = 0.0
-        #: rounds that were started; each completed one has a number
-        self._started = 0
+        #: rounds that were started, and the last of them that was completed
+        self._started = self._ended = 0
         self._wanted = asyncio.Event()
         self._completed = asyncio.Event()
         self._subscribers: list[Subscriber] = []
@@ -80,7 +80,7 @@ class MonitoredCluster:
         self._wanted.set()
         try:
             async with asyncio.timeout(self._settings.reading_wait_ms_max / 1000):
-                while self.last.number < wanted:
+                while self._ended < wanted:
                     await self._completed.wait()
         except TimeoutError:
             pass
@@ -98,7 +98,7 @@ class MonitoredCluster:
             self._wanted.clear()
             self._started += 1
             reading = await asyncio.get_running_loop().run_in_executor(self._threads, self.reader.read)
-            self._read_at = time.monotonic()
+            self._read_at, self._ended = time.monotonic(), self._started
             self.failed += bool(reading.problem)
             if reading.problem and not before:
                 log.warning("cluster cannot be read cluster=%s reason=%s", self.name, reading.problem)
