@@ -82,7 +82,7 @@ async def topic_sizes(
     def read(client: AdminClient) -> tuple[dict[str, int], list[str]]:
         wanted = None
         if names is not None:
-            wanted = [each.name for name in names for each in known.topics[name].partitions]
+            wanted = [each.name for name in names for each in known.topic(name).partitions]
         directories, problems = describe_directories(client, known.brokers.values(), wanted)
         sizes: dict[str, int] = {}
         for directory in directories:
@@ -102,7 +102,7 @@ async def topic_settings(page: PageRequest, names: Sequence[str]) -> dict[str, d
 
 async def cleanup_policies(page: PageRequest, known: ClusterMap) -> dict[str, str]:
     """Return the cleanup policy of each topic."""
-    read = partial(_values, names=list(known.topics), keys=("cleanup.policy",))
+    read = partial(_values, names=list(known.rows), keys=("cleanup.policy",))
     found = await page.read("cleanup policies", read, age_s=_ALL_AGE_S)
     return {name: values.get("cleanup.policy", "") for name, values in found.items()}
 
@@ -113,7 +113,7 @@ def _values(client: AdminClient, names: Sequence[str], keys: Sequence[str]) -> d
 
 async def figures_of(page: PageRequest, known: ClusterMap, names: Sequence[str]) -> dict[str, Any]:
     """Return the late figures of these topics, and the reasons why some are missing."""
-    existing = [name for name in names if name in known.topics]
+    existing = [name for name in names if name in known.rows]
     sizes, settings, (lags, rates) = await asyncio.gather(
         topic_sizes(page, known, existing), topic_settings(page, existing), topic_lags(page), return_exceptions=False
     )

@@ -125,7 +125,7 @@ class Brokers:
     async def show_partitions(self, page: PageRequest) -> View:
         number, known = await _broker(page)
         found = sorted(
-            (each for topic in known.topics.values() for each in topic.partitions if number in each.replicas),
+            await asyncio.to_thread(known.partitions_on, number),
             key=lambda each: (number in each.isr, each.leader != number, each.name),
         )
         start = page.number("start", 0, high=max(len(found), 1))

@@ -69,7 +69,7 @@ class Find:
     async def _in_cluster(self, page: PageRequest, text: str) -> list[dict[str, str]]:
         known = await page.read("cluster map", read_map, age_s=_AGE_S)
         name = page.cluster.name
-        topics = [_hit("topic", topic, url("c", name, "topics", topic)) for topic in _matching(known.topics, text)]
+        topics = [_hit("topic", topic, url("c", name, "topics", topic)) for topic in _matching(known.rows, text)]
         brokers = [
             _hit("broker", f"{number} {node.host}:{node.port}", url("c", name, "brokers", number))
             for number, node in known.brokers.items()

@@ -149,7 +149,20 @@ def _read_moves(client: AdminClient) -> tuple[ClusterState, list[DirectoryState]
     directories: list[DirectoryState] = []
     if names:
         directories, _ = describe_directories(client, [each.node for each in state.brokers.values()], names)
-    return state, directories, throttles.throttled_topics(client)
+    return state, directories, _throttled(client, state)
+
+
+def _throttled(client: AdminClient, state: ClusterState) -> list[str]:
+    """Return the topics with throttled replicas. The lists have no effect if no broker has a limit."""
+    if not any(_rate_of(client, number) for number in state.brokers):
+        return []
+    return throttles.throttled_topics(client)
+
+
+def _rate_of(client: AdminClient, broker: int) -> str | None:
+    """Return the limit of a broker in bytes per second; None if it has none."""
+    rows = client.describe_config("broker", str(broker))
+    return next((row.value for row in rows if row.name == _THROTTLE and not row.is_default), None)
 
 
 def _progress(
@@ -375,17 +388,7 @@ def _throttle_command(rate: int | None) -> str:
 
 def _throttle_state(client: AdminClient) -> tuple[ClusterState, dict[int, str | None], list[str]]:
     state = _state(client)
-    rates = {
-        number: next(
-            (
-                row.value
-                for row in client.describe_config("broker", str(number))
-                if row.name == _THROTTLE and not row.is_default
-            ),
-            None,
-        )
-        for number in state.brokers
-    }
+    rates = {number: _rate_of(client, number) for number in state.brokers}
     return state, rates, throttles.throttled_topics(client)
 
 

@@ -67,7 +67,7 @@ class Topics:
         shown = found[start : start + PAGE_ROWS]
         data: dict[str, Any] = {
             "topics": [each.row() | {"hanging": hanging} for each, hanging in _with_hanging(page, shown)],
-            "start": start, "matched": len(found), "total": len(known.topics),
+            "start": start, "matched": len(found), "total": len(known.rows),
             "cells": {}, "figures": {}, "problems": [],
         }  # fmt: skip
         if page.choice("full", ["", "yes"]) or "format" in page.query:
@@ -140,7 +140,8 @@ async def _selected(page: PageRequest, known: ClusterMap) -> tuple[list[TopicSum
         and (not only_care or each.severity or each.name in hanging)
         and (policy == "any" or policy in policies.get(each.name, ""))
     ]
-    start = page.number("start", 0, high=max(len(known.topics), 1))
+    # A link to a page that is not there any more shows the last one.
+    start = min(page.number("start", 0), max(len(found) - 1, 0) // PAGE_ROWS * PAGE_ROWS)
     return await _sorted(page, known, found, hanging), start
 
 
