@@ -27,6 +27,7 @@ from ottla.client.protocol.metadata import Node
 from ottla.lag.first_records import ReadLimits
 from ottla.lag.reading import ClusterLagSource
 from ottla.model.errors import OttlaError
+from ottla.model.figures import format_count
 from ottla.model.printable import shown
 from ottla.model.types import TopicPartition
 from ottla.wire.messages.list_groups import ListGroupsRequest
@@ -159,7 +160,7 @@ class RoundSource(ClusterLagSource):
         return found, failures
 
     def describe(self, group_ids: Sequence[str]) -> Mapping[str, GroupState | Exception]:
-        return self._filled("described", super().describe(group_ids), self._states)
+        return self._filled("descriptions", super().describe(group_ids), self._states)
 
     def committed(self, group_ids: Sequence[str]) -> Mapping[str, Mapping[TopicPartition, int] | Exception]:
         return self._filled("commits", super().committed(group_ids), self._commits)
@@ -180,7 +181,7 @@ class RoundSource(ClusterLagSource):
                 filled[name] = known[0]
                 count, reason = count + 1, reason or str(value)
         if count:
-            self.notes.append(shown(f"{what} of {count} groups are those of an earlier round: {reason}"))
+            self.notes.append(shown(f"earlier {what} are used for {format_count(count, 'group')}: {reason}"))
         return filled
 
     def partitions(self, topics: Collection[str] | None) -> list[TopicPartition]:
@@ -206,7 +207,8 @@ class RoundSource(ClusterLagSource):
                     found[name] = known[0]
         if missing:
             used = sum(name in ends for name in missing)
-            self.notes.append(f"{len(missing)} partitions gave no offsets; for {used} the last known ones are used")
+            without = format_count(len(missing), "partition")
+            self.notes.append(f"{without} gave no offsets; for {used} the last known ones are used")
         return starts, ends
 
     def first_timestamps(
