@@ -235,6 +235,11 @@ _ALL = (
         needs="chromium, Node, network", options=(Option("PICTURES", "", "directory for pictures of all pages"),),
     ),
     Campaign(
+        name="alerts", takes="3 min", function="edge/alerts_outage",
+        description="the alerts of a monitor while brokers of a cluster are killed and started: webhook, mail, Slack",
+        needs="Java", options=(Option("SECONDS", 10.0, "how long the healthy cluster is watched"),),
+    ),
+    Campaign(
         name="prometheus", takes="1 min", function="edge/prometheus_rules",
         description="a real Prometheus evaluates the dashboards and rules of deploy/, and alerts fire after a kill",
         needs="prometheus", options=(Option("SECONDS", 20.0, "how long Prometheus reads before the first question"),),

@@ -52,6 +52,8 @@ class ClusterAlerts:
     reading: ClusterReading | None = None
     #: what is in the file
     saved: bytes = b""
+    #: the state may differ from that in the file
+    is_changed: bool = True
     #: why the file could not be written; empty if it could
     problem: str = ""
 
@@ -138,6 +140,7 @@ class AlertService:
                 before = {each.key: each for each in cluster.engine.alerts.open()}
                 cluster.engine.observe(observe(reading, now_ms))
                 _log_changes(cluster, before)
+                cluster.is_changed = True
             origin = Origin(cluster=cluster.name, url=self._rules.external_url)
             accepted = partial(self._accepted, cluster)
             outgoing += [
@@ -148,6 +151,7 @@ class AlertService:
 
     def _accepted(self, cluster: ClusterAlerts, message: Message) -> None:
         cluster.engine.accepted(message, self._now_ms())
+        cluster.is_changed = True
         self._wake.set()
 
     async def _reload(self) -> None:
@@ -169,9 +173,13 @@ class AlertService:
         self._rules = rules
         for cluster in self._clusters.values():
             cluster.engine.use(rules)
+            cluster.is_changed = True
         self._delivery.retry_now()
 
     async def _save(self, cluster: ClusterAlerts) -> None:
+        if not cluster.is_changed:
+            return
+        cluster.is_changed = False
         data = cluster.engine.dump()
         if data == cluster.saved:
             return
@@ -181,7 +189,7 @@ class AlertService:
             text = f"{shown(str(cluster.file.path))}: {error.strerror or error}"
             if text != cluster.problem:
                 log.error("state of alerts cannot be stored: after a restart messages may be sent twice %s", text)
-            cluster.problem = text
+            cluster.problem, cluster.is_changed = text, True
         else:
             cluster.saved, cluster.problem = data, ""
 

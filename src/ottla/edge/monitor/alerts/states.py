@@ -143,7 +143,8 @@ class Alerts:
     def _is_true(self, rule: Rule, hit: Hit, now_ms: int) -> None:
         alert = self.by_key.get((rule.name, hit.labels))
         if alert is None:
-            if len(self.by_key) >= ALERTS_MAX and not self._make_room():
+            # Once there was no room, the other alerts of this observation are not compared with all closed ones again.
+            if len(self.by_key) >= ALERTS_MAX and (self.left_out or not self._make_room()):
                 self.left_out += 1
                 return
             alert = Alert(
