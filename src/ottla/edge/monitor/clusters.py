@@ -108,11 +108,20 @@ class MonitoredCluster:
                 function(reading)
             self._completed.set()
             self._completed = asyncio.Event()
-            pause_s = max(self._settings.interval_seconds, reading.seconds / _SHARE_MAX - reading.seconds)
+            pause_s = self._pause_s(reading)
             try:
                 await asyncio.wait_for(self._wanted.wait(), pause_s)
             except TimeoutError:
                 pass
+
+    def _pause_s(self, reading: ClusterReading) -> float:
+        """Return the time until the next round without requests."""
+        interval_s = float(self._settings.interval_seconds)
+        if reading.problem:
+            # It has waited for brokers that do not answer, and costs the cluster nothing: an alert about them opens,
+            # and closes, after the next round.
+            return interval_s
+        return max(interval_s, reading.seconds / _SHARE_MAX - reading.seconds)
 
     def close(self) -> None:
         """Close the client. A round in progress fails."""
