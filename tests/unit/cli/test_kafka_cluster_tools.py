@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from kafka_admin import FakeAdmin, connected
 
-from ottla.cli.kafka import broker_versions, cluster, features, log_dirs, metadata_quorum, releases
+from ottla.cli.kafka import (
+    broker_versions,
+    client_metrics,
+    cluster,
+    delegation_tokens,
+    features,
+    log_dirs,
+    metadata_quorum,
+    releases,
+)
 from ottla.cli.kafka.tool import Tool
 from ottla.cli.kafka.tool import main as run_tool
 from ottla.client.protocol.metadata import Node
@@ -19,7 +28,18 @@ from ottla.wire.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from ottla.wire.messages.create_delegation_token import CreateDelegationTokenResponse
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from ottla.wire.messages.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from ottla.wire.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenResponse,
+)
 from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsResponse,
@@ -34,6 +54,12 @@ from ottla.wire.messages.describe_quorum import (
     ReplicaState,
 )
 from ottla.wire.messages.describe_quorum import Node as QuorumNode
+from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenResponse
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from ottla.wire.messages.list_config_resources import ConfigResource, ListConfigResourcesResponse
 from ottla.wire.messages.unregister_broker import UnregisterBrokerResponse
 from ottla.wire.messages.update_features import UpdatableFeatureResult, UpdateFeaturesResponse
 
@@ -313,3 +339,79 @@ def test_replication_of_the_quorum(run: Run) -> None:
 )
 def test_wrong_flags_of_the_quorum(run: Run, words: tuple[str, ...], text: str) -> None:
     assert run(metadata_quorum, *_SERVER, *words) == (1, "", f"{text}\n")
+
+
+# -- kafka-delegation-tokens ------------------------------------------------------------------------------------------
+
+_TITLES = (
+    "TOKENID         HMAC                           OWNER           REQUESTER       RENEWERS                  ISSUEDATE"
+    "       EXPIRYDATE      MAXDATE        \n"
+)
+_ROW = "abc             YWJj                           User:alice      User:alice      [User:bob]                "
+
+
+@pytest.fixture
+def login(tmp_path: Any) -> tuple[str, str]:
+    path = tmp_path / "client.properties"
+    path.write_text("security.protocol=PLAINTEXT\n")
+    return "--command-config", str(path)
+
+
+def test_tokens_are_created(run: Run, login: tuple[str, str]) -> None:
+    admin = FakeAdmin(
+        CreateDelegationTokenResponse(
+            principal_type="User", principal_name="alice", token_requester_principal_type="User",
+            token_requester_principal_name="alice", token_id="abc", hmac=b"abc",
+        )
+    )  # fmt: skip
+    flags = ("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob")
+    code, output, _ = run(delegation_tokens, *_SERVER, *login, *flags, admin=admin)
+    assert code == 0
+    assert output.startswith(
+        "Calling create token operation with renewers :[User:bob] , max-life-time-period :-1\n"
+        f"Created delegation token with tokenId : abc\n\n{_TITLES}\n{_ROW}"
+    )
+    assert (admin.requests[-1].max_lifetime, admin.requests[-1].owner_principal_name) == (-1, None)
+
+
+def test_tokens_are_described_and_expired(run: Run, login: tuple[str, str]) -> None:
+    token = DescribedDelegationToken(
+        principal_type="User", principal_name="alice", token_requester_principal_type="User",
+        token_requester_principal_name="alice", token_id="abc", hmac=b"abc",
+        renewers=[DescribedDelegationTokenRenewer(principal_type="User", principal_name="bob")],
+    )  # fmt: skip
+    admin = FakeAdmin(DescribeDelegationTokenResponse(tokens=[token]), ExpireDelegationTokenResponse())
+    _, output, _ = run(
+        delegation_tokens, *_SERVER, *login, "--describe", "--owner-principal", "User:alice", admin=admin
+    )
+    assert output.startswith(
+        f"Calling describe token operation for owners: [User:alice]\nTotal number of tokens : 1\n{_TITLES}\n{_ROW}"
+    )
+    flags = ("--expire", "--hmac", "YWJj", "--expiry-time-period", "-1")
+    code, output, _ = run(delegation_tokens, *_SERVER, *login, *flags, admin=admin)
+    assert (code, admin.requests[-1].hmac) == (0, b"abc")
+    assert output.startswith(
+        "Calling expire token operation with hmac :YWJj , expire-time-period :-1\n"
+        "Completed expire operation. New expiry date : "
+    )
+
+
+# -- kafka-client-metrics ---------------------------------------------------------------------------------------------
+
+
+def test_settings_of_client_metrics(run: Run) -> None:
+    config = DescribeConfigsResourceResult(name="interval.ms", value="1000")
+    admin = FakeAdmin(
+        ListConfigResourcesResponse(config_resources=[ConfigResource(resource_name="x", resource_type=16)]),
+        DescribeConfigsResponse(results=[DescribeConfigsResult(configs=[config])]),
+        IncrementalAlterConfigsResponse(responses=[AlterConfigsResourceResponse()]),
+    )
+    metrics = (client_metrics, *_SERVER)
+    assert run(*metrics, "--list", admin=admin)[1] == "x\n"
+    assert run(*metrics, "--describe", admin=admin)[1] == "Client metrics configs for x are:\n  interval.ms=1000\n"
+    assert run(*metrics, "--alter", "--name", "y", "--interval", "", "--match", "a=b", admin=admin)[1] == (
+        "Altered client metrics config for y.\n"
+    )
+    changes = admin.requests[-1].resources[0].configs
+    assert [(each.name, each.config_operation) for each in changes] == [("interval.ms", 1), ("match", 0)]
+    assert run(*metrics, "--delete", "--name", "x", admin=admin)[1] == "Deleted client metrics config for x.\n"

@@ -138,10 +138,9 @@ def test_totals_are_printed(producer: FakeProducer, capsys: pytest.CaptureFixtur
     assert perf("--num-records", "30", "--record-size", "10", "--warmup-records", "20") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Warmup first 20 records. Steady state results will print after the complete test summary."
-    assert lines[1] == "In steady state."
-    assert lines[2].startswith("30 records sent, ")
-    assert lines[2].endswith("ms 99.9th.")
-    assert lines[3].startswith("10 steady state records sent, ")
+    assert lines[1].startswith("30 records sent, ")
+    assert lines[1].endswith("ms 99.9th.")
+    assert lines[2].startswith("10 steady state records sent, ")
     assert {len(value) for value in producer.values} == {10}
     assert all(value.isalpha() and value.isupper() for value in producer.values)
 
@@ -195,6 +194,15 @@ def test_percentiles_are_latencies_of_records(capsys: pytest.CaptureFixture[str]
         stats.note(number, 1)
     stats.print_total("")
     assert "999.00 ms max latency, 500 ms 50th, 950 ms 95th, 990 ms 99th, 999 ms 99.9th." in capsys.readouterr().out
+
+
+def test_the_first_interval_of_the_steady_state_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    stats = producer_perf.Stats(0, is_steady=True)
+    stats.note(1, 1)
+    stats.note(1, 1)
+    first, *windows = capsys.readouterr().out.splitlines()
+    assert first == "In steady state."
+    assert [line.partition(",")[0] for line in windows] == ["1 records sent", "1 records sent"]
 
 
 # -- kafka-consumer-perf-test -----------------------------------------------------------------------------------------

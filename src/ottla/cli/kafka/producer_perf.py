@@ -173,8 +173,8 @@ class Load:
                 self._call(self._producer.begin_transaction)
                 began_s, is_open = time.perf_counter(), True
             if warmup and number == warmup:
-                print_line("In steady state.")
-                steady = Stats(interval_ms, is_silent=True)
+                everything.is_silent = True
+                steady = Stats(interval_ms, is_steady=True)
                 self._stats.append(steady)
             self._send(next(values))
             if is_open and (time.perf_counter() - began_s) * 1000 >= (self._transaction_ms or 0):
@@ -234,10 +234,12 @@ class Load:
 class Stats:
     """Counts acknowledged records and their latencies; prints a line at each interval."""
 
-    def __init__(self, interval_ms: int, *, is_silent: bool = False) -> None:
+    def __init__(self, interval_ms: int, *, is_steady: bool = False) -> None:
+        #: prints no lines at intervals, because other statistics print them
+        self.is_silent = False
+        self._is_steady = is_steady
         self._start = self._window_start = time.perf_counter()
         self._interval_ms = interval_ms
-        self._is_silent = is_silent
         #: latency in ms -> number of records
         self._latencies: dict[int, int] = {}
         self._count = self._bytes = self._total_ms = self._max_ms = 0
@@ -258,7 +260,9 @@ class Stats:
             self._print_window(elapsed_ms)
 
     def _print_window(self, elapsed_ms: float) -> None:
-        if not self._is_silent:
+        if self._is_steady and self._count == self._window_count:
+            print_line("In steady state.")
+        if not self.is_silent:
             rate, size_rate = 1000 * self._window_count / elapsed_ms, 1000 * self._window_bytes / elapsed_ms / _MB
             average = self._window_total_ms / self._window_count
             print_line(

@@ -24,7 +24,7 @@ _LEVELS: Final = {
     "group.version": ("4.0-IV0",),
     "eligible.leader.replicas.version": ("4.1-IV0",),
     "share.version": ("4.2-IV0",),
-    "streams.version": ("4.2-IV0",),
+    "streams.version": ("4.2-IV1",),
 }
 #: (feature, level) -> the version of the metadata that the level needs
 _NEEDS: Final = {("eligible.leader.replicas.version", 1): "4.0-IV1"}
