@@ -133,7 +133,11 @@ class Plan:
         """Return the arguments of `ottla` that run this HTTP service."""
         urls = self.service_urls
         schemas = ["--registry", urls[REGISTRY]] if name in (REST, CONSOLE) and REGISTRY in urls else []
-        own = ["-X", f"data.dir={self.data / CONSOLE}"] if name == CONSOLE else []
+        own = ["-X", f"data.dir={self.data / name}"] if name in (CONSOLE, MONITOR) else []
+        if name == MONITOR:
+            own += ["--alerts", "default"]
+        elif name == CONSOLE and MONITOR in urls:
+            own += ["-X", f"monitor.url={urls[MONITOR]}"]
         own += ["-X", "cluster.name=local"] if name in (CONSOLE, MONITOR) else []
         words = [name, "--bootstrap", self.bootstrap, "--listen", urls[name], *schemas, *own]
         return [*words, "--log-format", JSON] if self.log_format == JSON else words

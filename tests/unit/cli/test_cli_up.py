@@ -78,8 +78,11 @@ def test_commands_of_the_services(tmp_path: Path) -> None:
     ]  # fmt: skip
     watched = Plan(data=tmp_path, ports={1: 9092}, monitor_port=8000)
     assert watched.service_words("monitor") == [
-        "monitor", "--bootstrap", "127.0.0.1:9092", "--listen", "http://127.0.0.1:8000", "-X", "cluster.name=local",
+        "monitor", "--bootstrap", "127.0.0.1:9092", "--listen", "http://127.0.0.1:8000",
+        "-X", f"data.dir={tmp_path / 'monitor'}", "--alerts", "default", "-X", "cluster.name=local",
     ]  # fmt: skip
+    both = Plan(data=tmp_path, ports={1: 9092}, console_port=8080, monitor_port=8000)
+    assert "monitor.url=http://127.0.0.1:8000" in both.service_words("console")
     alone = Plan(data=tmp_path, ports={1: 9092}, rest_port=8082)
     assert list(alone.service_urls) == ["rest"]
     assert "--registry" not in alone.service_words("rest")
