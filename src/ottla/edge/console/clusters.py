@@ -40,6 +40,8 @@ class _Reading:
     result: asyncio.Future[Any]
     #: when it was complete
     at: float = 0.0
+    #: the result of the reading before and its time, as long as this one is in progress and may be preceded by it
+    before: tuple[Any, float] | None = None
 
 
 class ClusterAccess:
@@ -94,20 +96,35 @@ class ClusterAccess:
                 client.close()
 
     async def read(
-        self, key: Hashable, function: Callable[[AdminClient], T], *, age_s: float, identity: Identity | None = None
+        self,
+        key: Hashable,
+        function: Callable[[AdminClient], T],
+        *,
+        age_s: float,
+        stale_s: float = 0.0,
+        identity: Identity | None = None,
     ) -> T:
-        """Return what a function returns, or what it returned at most ``age_s`` seconds ago for this key and user."""
+        """Return what a function returns, or what it returned at most ``age_s`` seconds ago for this key and user.
+
+        A result that is older, and at most ``stale_s`` seconds old, is returned too, while it is read again.
+        """
         full_key = (key, self._user(identity))
+        now = time.monotonic()
         known = self._readings.get(full_key)
-        if known is not None and (not known.result.done() or known.at + age_s > time.monotonic()):
-            found: T = await asyncio.shield(known.result)
-            return found
-        reading = self._readings[full_key] = _Reading(asyncio.ensure_future(self.run(function, identity)))
-        reading.result.add_done_callback(lambda _: self._complete(full_key, reading))
-        return await asyncio.shield(reading.result)
+        if known is None or (known.result.done() and known.at + age_s <= now):
+            before = (known.result.result(), known.at) if known is not None and known.at + stale_s > now else None
+            reading = _Reading(asyncio.ensure_future(self.run(function, identity)), before=before)
+            self._readings[full_key] = known = reading
+            reading.result.add_done_callback(lambda _: self._complete(full_key, reading))
+        if not known.result.done() and known.before is not None and known.before[1] + stale_s > now:
+            earlier: T = known.before[0]
+            return earlier
+        found: T = await asyncio.shield(known.result)
+        return found
 
     def _complete(self, key: Hashable, reading: _Reading) -> None:
         reading.at = time.monotonic()
+        reading.before = None
         failed = reading.result.cancelled() or reading.result.exception() is not None
         if failed and self._readings.get(key) is reading:
             del self._readings[key]
@@ -118,8 +135,8 @@ class ClusterAccess:
 
     def forget_readings(self) -> None:
         """Read everything again, because something was changed."""
-        for key in [key for key, known in self._readings.items() if known.result.done()]:
-            del self._readings[key]
+        # A reading that is in progress may have begun before the change. Pages that wait for it get its result.
+        self._readings.clear()
 
     def close(self) -> None:
         self._is_closed = True

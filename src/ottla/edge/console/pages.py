@@ -62,9 +62,12 @@ class PageRequest:
         """Return what a blocking function returns, with the user's own login at the cluster if he has one."""
         return await self.cluster.run(function, self.caller.identity)
 
-    async def read(self, key: object, function: Callable[[AdminClient], T], *, age_s: float) -> T:
-        """Return what a function returns, or has returned at most ``age_s`` seconds ago for the same key."""
-        return await self.cluster.read(key, function, age_s=age_s, identity=self.caller.identity)
+    async def read(self, key: object, function: Callable[[AdminClient], T], *, age_s: float, stale_s: float = 0.0) -> T:
+        """Return what a function returns, or has returned at most ``age_s`` seconds ago for the same key.
+
+        Up to ``stale_s`` seconds an older result is returned at once, and read again for the next page.
+        """
+        return await self.cluster.read(key, function, age_s=age_s, stale_s=stale_s, identity=self.caller.identity)
 
     def may(self, role: Role) -> bool:
         return self.console.sessions.roles.allows(self.caller.role, role)
