@@ -45,6 +45,7 @@ CHECKS = {
     "isr-invalid": "last-replica-leaves-the-isr",
     "leader-not-in-sync": "new-leader-is-not-in-the-isr",
     "leader-without-epoch": "elections-keep-the-epoch",
+    "overlooked-change": "controller-ignores-changed-topics",
     "store-epoch-moved-back": "isr-changes-keep-the-partition-epoch",
     # replicas, while they run
     "eligible-differs": "kip-279",

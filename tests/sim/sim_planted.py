@@ -267,6 +267,7 @@ PROFILE_OF = {each.__name__.replace("_", "-"): "topic names" for each in TOPIC_N
     "offline-partitions-are-kept": "log directories",
     "verdicts-about-removed-partitions-are-kept": "moves",
     "shards-of-removed-partitions-are-kept": "moves",
+    "controller-ignores-changed-topics": "moves",
 }
 
 

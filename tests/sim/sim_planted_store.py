@@ -99,6 +99,12 @@ def elections_without_controller_fence(replace: Replace) -> None:
     replace(election_module, "ops_elect", lambda view, topics, epoch=None: ops_elect(view, topics))
 
 
+def controller_ignores_changed_topics(replace: Replace) -> None:
+    """The controller decides when brokers have changed, and every ten seconds, but not when topics have."""
+    original = Controller.wake
+    replace(Controller, "wake", lambda self, topics=None: original(self, None if topics is None else ()))
+
+
 def new_leader_truncates_to_its_high_watermark(replace: Replace) -> None:
     """A new leader removes the records behind its own high watermark, which may be old."""
     original = Partition._become_leader
@@ -300,6 +306,7 @@ STORE_PLANTED = (
     isr_changes_keep_the_partition_epoch,
     controller_epoch_begins_anew,
     elections_without_controller_fence,
+    controller_ignores_changed_topics,
     new_leader_truncates_to_its_high_watermark,
     old_leader_goes_on_in_the_new_epoch,
     suspended_leader_forgets_its_epoch,

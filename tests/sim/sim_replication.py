@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,8 +76,8 @@ class StoreMirror:
         """Note the decisions of a broker's controller."""
         decide = controller._next_changes
 
-        def decide_and_note(view: ClusterView) -> Any:
-            ops, result = decide(view)
+        def decide_and_note(names: Collection[str] | None, view: ClusterView) -> Any:
+            ops, result = decide(names, view)
             decided_as = ControllerView(host.broker_id, controller.epoch)
             self._decided.update((id(op), (op, decided_as)) for op in ops)
             return ops, result
@@ -363,9 +363,22 @@ class ReplicationInvariants:
                 self.store.watch_controller(host, membership.controller)
                 self.store.watch_lease(host, membership.registration.lease)
                 self._watch_removals(host)
+            if membership is not None:
+                self._check_controller(host, membership.controller)
         for place in self._world.places:
             self._extend_committed(place)
             self.check_eligible(place)
+
+    def _check_controller(self, host: BrokerHost, controller: Controller) -> None:
+        """The controller looks at the topics that have changed. It must not overlook one."""
+        assert host.broker is not None
+        view, truth = host.broker.view, self.store.view
+        for changed in controller.overlooked():
+            # What it has not learned yet it may have decided already, from metadata that it read after a conflict.
+            name = changed.name
+            if view.topics[name] == truth.topics.get(name) and view.brokers.keys() == truth.brokers.keys():
+                line = f"{host.name} has nothing left to decide, but {name} would become {changed.partitions}"
+                self._world.violation("overlooked-change", line)
 
     def _watch_removals(self, host: BrokerHost) -> None:
         """Note the synced ends of replicas that are moved to other brokers: acknowledgements may arrive later."""

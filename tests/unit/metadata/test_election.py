@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.metadata.metadata_store_fixtures import Simulated
@@ -242,11 +243,34 @@ def test_controller_of_an_idle_cluster_looks_at_the_view_every_ten_seconds(monke
     async def scenario(place: Simulated, members: list[Member]) -> None:
         await members[0].create_topic(1, 2, 3)
         await asyncio.sleep(5.0)
-        monkeypatch.setattr(election, "elect", lambda view, **_: looks.append(place.loop.time()) or [])
+        monkeypatch.setattr(election, "elect", lambda view, names, **_: looks.append(place.loop.time()) or [])
         await asyncio.sleep(40.0)
 
     run(scenario)
     assert 3 <= len(looks) <= 5
+
+
+def test_controller_looks_at_the_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[list[str] | None] = []
+
+    async def scenario(place: Simulated, members: list[Member]) -> None:
+        (first,) = [member for member in members if member.controller.is_active]
+        await asyncio.sleep(1.0)
+        elect = election.elect
+
+        def noted(view: ClusterView, names: Collection[str] | None, **options: Any) -> list[TopicView]:
+            looks.append(None if names is None else [*names])
+            return elect(view, names, **options)
+
+        monkeypatch.setattr(election, "elect", noted)
+        first.controller.wake(["orders", "payments"])
+        first.controller.wake(["orders"])
+        await asyncio.sleep(1.0)
+        first.controller.wake()
+        await asyncio.sleep(1.0)
+
+    run(scenario)
+    assert looks == [["orders", "payments"], None]
 
 
 def test_leader_without_enough_replicas_is_replaced_although_the_view_does_not_change() -> None:

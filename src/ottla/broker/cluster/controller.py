@@ -1,10 +1,11 @@
 """The controller: one broker at a time, elected by the ephemeral node /controller, makes the automatic decisions.
 
 Every broker runs this task. While there is no controller it tries to become it: one multi creates /controller and
-raises /controller_epoch. The controller looks at the whole view whenever anything has changed, and writes what
-`leadership.py` decides from it. It keeps no state of its own besides the time since when a partition is below
-``min.insync.replicas``, so that a new controller continues where the last one stopped. All its multis check the
-controller epoch: those of a former controller change nothing.
+raises /controller_epoch. The controller looks at the topics that have changed, and writes what `leadership.py` decides
+about them. When brokers or their settings have changed, and every ten seconds, it looks at all topics: with thousands
+of them that takes too long to do it for each topic that is created. It keeps no state of its own besides the time since
+when a partition is below ``min.insync.replicas``, so that a new controller continues where the last one stopped. All
+its multis check the controller epoch: those of a former controller change nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ from ottla.broker.metadata.leadership import (
     elect,
     ops_elect,
     set_min_isr,
+    topics_of,
 )
 from ottla.broker.metadata.multis import TOPICS_PER_MULTI, in_one_multi
 from ottla.broker.metadata.nodes import (
@@ -48,7 +51,7 @@ log = logging.getLogger(__name__)
 _TOPICS_PER_REASSIGNMENT = 50
 #: how often the controller makes the decisions that depend on time
 _TICK_S = 1.0
-#: how often it looks at the view although nothing changed, which takes a microsecond per partition
+#: how often it looks at all topics although nothing has changed, which takes microseconds per partition
 _LOOK_S = 10.0
 _RETRY_S = 0.2
 
@@ -110,8 +113,9 @@ class Controller:
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
         self._below_min = BelowMin()
-        #: whether the view has changed since all its changes were decided
-        self._is_changed = True
+        #: topics that have changed since it was decided about them, in this order; None for all topics
+        self._undecided: dict[str, None] | None = None
+        self._is_deciding = False
         self._look_due = 0.0
         self._balance_s = balance_s
         self._balance_due = clock.monotonic() + balance_s
@@ -128,21 +132,24 @@ class Controller:
     def is_active(self) -> bool:
         return self.epoch >= 0 and self._view().controller == ControllerView(self._id, self.epoch)
 
-    def wake(self) -> None:
-        """The view has changed."""
-        self._is_changed = True
+    def wake(self, topics: Iterable[str] | None = None) -> None:
+        """These topics of the view have changed; None if brokers or settings have, which concern all topics."""
+        if topics is None:
+            self._undecided = None
+        elif self._undecided is not None:
+            self._undecided.update(dict.fromkeys(topics))
         self._wake.set()
 
     async def run(self) -> None:
         """Become the controller when there is none, and decide while this broker is it."""
-        self._is_changed = True  # also after a bug has ended this task in the middle of a decision
+        self._undecided = None  # also after a bug has ended this task in the middle of a decision
         while True:
             self._wake.clear()
             try:
                 await self._step()
             except (KafkaError, StoreError) as error:
                 log.warning("a decision of the controller must wait error=%s", error)
-                self._is_changed = True
+                self._undecided = None
                 await asyncio.sleep(_RETRY_S)
             await self._changed()
 
@@ -191,48 +198,73 @@ class Controller:
 
     def _must_decide(self) -> bool:
         """Return whether the view has changed, or a decision may be due by time."""
-        now = self._clock.monotonic()
-        return self._is_changed or bool(self._below_min) or now >= min(self._balance_due, self._look_due)
+        return self._undecided is None or bool(self._undecided) or bool(self._below_min) or self._must_look_at_all()
+
+    def _must_look_at_all(self) -> bool:
+        return self._clock.monotonic() >= min(self._balance_due, self._look_due)
 
     async def _decide(self) -> None:
         """Write all changes that the current view asks for, some topics at a time."""
-        self._is_changed = False
-        self._look_due = self._clock.monotonic() + _LOOK_S
-        while True:
-            changes = await decide_and_write(
-                self._store, self._view(), self._next_changes, turn=self._turn, repeated=True
-            )
-            self.elections += changes.elections
-            self.unclean_elections += changes.unclean_elections
-            if not changes.topics:
-                break
+        if self._must_look_at_all():
+            self._undecided = None
+        topics, self._undecided = self._undecided, {}
+        if topics is None:
+            self._look_due = self._clock.monotonic() + _LOOK_S
+        else:
+            topics.update(dict.fromkeys(self._below_min.topics()))
+        decide = partial(self._next_changes, topics)
+        self._is_deciding = True
+        try:
+            while True:
+                changes = await decide_and_write(self._store, self._view(), decide, turn=self._turn, repeated=True)
+                self.elections += changes.elections
+                self.unclean_elections += changes.unclean_elections
+                if not changes.topics:
+                    break
+        finally:
+            self._is_deciding = False
         if self._clock.monotonic() >= self._balance_due:
             self._balance_due = self._clock.monotonic() + self._balance_s
 
-    def _next_changes(self, view: ClusterView) -> tuple[Sequence[Op], Changes]:
+    def _next_changes(self, names: Collection[str] | None, view: ClusterView) -> tuple[Sequence[Op], Changes]:
+        """Return the next changes of these topics, or of all. The order of the steps matters."""
         if view.controller != ControllerView(self._id, self.epoch):
             raise Refused(ErrorCode.NOT_CONTROLLER, "another broker is the controller")
-        resized = (set_min_isr(view, topic, self._wanted_min_isr) for topic in view.topics.values())
+        resized = (set_min_isr(view, topic, self._wanted_min_isr) for topic in topics_of(view, names))
         if topics := in_one_multi([*islice((topic for topic in resized if topic is not None), TOPICS_PER_MULTI)]):
             return ops_elect(view, topics, self.epoch), count_changes(view, topics)
         now = self._clock.monotonic()
-        self._below_min.note(view, self._min_isr, now)
         topics = in_one_multi(
             elect(
-                view, min_isr=self._min_isr, now=now, below_min=self._below_min, unclean_allowed=self._unclean_allowed,
-                limit=TOPICS_PER_MULTI,
+                view, names, min_isr=self._min_isr, now=now, below_min=self._below_min,
+                unclean_allowed=self._unclean_allowed, limit=TOPICS_PER_MULTI,
             )
         )  # fmt: skip
         if topics:
             return ops_elect(view, topics, self.epoch), count_changes(view, topics)
-        moved = in_one_multi(progress_all(view, min_isr=self._min_isr), _TOPICS_PER_REASSIGNMENT)
+        moved = in_one_multi(progress_all(view, names, min_isr=self._min_isr), _TOPICS_PER_REASSIGNMENT)
         if moved:
             return ops_reassign(view, moved, self.epoch), count_changes(view, moved)
-        if now >= self._balance_due:
+        if names is None and now >= self._balance_due:
             balanced = in_one_multi(balance_leaders(view, percentage=self._imbalance_percentage))
             if balanced:
                 return ops_elect(view, balanced, self.epoch), count_changes(view, balanced)
         return [], Changes()
+
+    def overlooked(self) -> list[TopicView]:
+        """Return what a look at all topics would change, although there is nothing left to decide.
+
+        Only the simulator calls this. It also finds changes that are written but not in the view of this broker yet.
+        """
+        if not self.is_active or self._is_deciding or self._undecided is None or self._undecided:
+            return []
+        view = self._view()
+        resized = [set_min_isr(view, topic, self._wanted_min_isr) for topic in view.topics.values()]
+        return [
+            *(topic for topic in resized if topic is not None),
+            *elect(view, min_isr=self._min_isr, unclean_allowed=self._unclean_allowed),
+            *progress_all(view, min_isr=self._min_isr),
+        ]
 
     async def declare_dead(self, broker_id: int, run_version: int) -> None:
         """Delete the registration of a broker whose process has ended, unless a new run of it has begun.

@@ -161,7 +161,8 @@ class Membership(Component):
             )  # fmt: skip
         if changes.brokers or changes.controller:
             self._probes.follow(view)
-        self.controller.wake()
+        concerns_all = changes.brokers or changes.controller or changes.broker_settings
+        self.controller.wake(None if concerns_all else [new.name for _, new in changes.topics if new is not None])
 
     def _registration_changed(self) -> None:
         """Fetch with the new broker epoch, or not at all without one: a leader knows followers by their epochs."""

@@ -30,7 +30,7 @@ rise when a leader changes its ISR.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -98,7 +98,7 @@ def _without_elr(partition: PartitionView) -> PartitionView:
 
 def elect(
     view: ClusterView,
-    topics: Iterable[str] | None = None,
+    topics: Collection[str] | None = None,
     *,
     min_isr: MinIsr,
     now: float = 0.0,
@@ -115,9 +115,9 @@ def elect(
     """
     alive = view.brokers.keys()
     if below_min is not None:
-        below_min.note(view, min_isr, now)
+        below_min.note(view, min_isr, now, topics)
     changed = []
-    for topic in view.topics.values() if topics is None else _existing(view, topics):
+    for topic in topics_of(view, topics):
         setting = min_isr(topic)
         is_unclean_allowed = unclean_allowed is not None and not topic.internal and unclean_allowed(topic)
         partitions = []
@@ -260,10 +260,13 @@ class BelowMin:
     def __bool__(self) -> bool:
         return bool(self._noted)
 
-    def note(self, view: ClusterView, min_isr: MinIsr, now: float) -> None:
-        """Note the partitions whose ISR is too small now. The others are forgotten."""
-        noted = {}
-        for topic in view.topics.values():
+    def topics(self) -> set[str]:
+        return {name.topic for name in self._noted}
+
+    def note(self, view: ClusterView, min_isr: MinIsr, now: float, topics: Collection[str] | None = None) -> None:
+        """Note the partitions of these topics, or of all, whose ISR is too small now. Their others are forgotten."""
+        noted = {} if topics is None else {n: each for n, each in self._noted.items() if n.topic not in topics}
+        for topic in topics_of(view, topics):
             # Without an ELR there is no candidate. Most topics have none, and their settings are not looked up.
             if not any(partition.elr for partition in topic.partitions):
                 continue
@@ -501,5 +504,8 @@ def with_partitions(topic: TopicView, partitions: list[PartitionView]) -> TopicV
     return replace(topic, partitions=tuple(partitions))
 
 
-def _existing(view: ClusterView, names: Iterable[str]) -> Iterator[TopicView]:
-    return (view.topics[name] for name in names if name in view.topics)
+def topics_of(view: ClusterView, names: Iterable[str] | None) -> Iterable[TopicView]:
+    """Return the topics of these names that exist, or all topics."""
+    if names is None:
+        return view.topics.values()
+    return [view.topics[name] for name in names if name in view.topics]

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ottla.broker.metadata.leadership import MinIsr, elect_partition, partition_of
+from ottla.broker.metadata.leadership import MinIsr, elect_partition, partition_of, topics_of
 from ottla.broker.metadata.nodes import CONTROLLER_EPOCH, topic_path
 from ottla.broker.metadata.store import Check, Op, Put
 from ottla.broker.metadata.topic_plans import check_topics, put_state
@@ -127,10 +127,10 @@ def _with_replicas(
     return replace(after, leader_epoch=partition.leader_epoch + 1, partition_epoch=partition.partition_epoch + 1)
 
 
-def progress_all(view: ClusterView, *, min_isr: MinIsr) -> list[TopicView]:
-    """Return the topics with the reassignments that are complete now. The controller writes them."""
+def progress_all(view: ClusterView, names: Iterable[str] | None = None, *, min_isr: MinIsr) -> list[TopicView]:
+    """Return those of these topics, or of all, whose reassignments are complete now. The controller writes them."""
     changed = []
-    for topic in view.topics.values():
+    for topic in topics_of(view, names):
         if any(each.adding or each.removing for each in topic.partitions):
             setting = min_isr(topic)
             partitions = tuple(progress(each, view.brokers.keys(), setting) for each in topic.partitions)
