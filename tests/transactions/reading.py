@@ -20,13 +20,20 @@ _ANSWER_S_MAX = 20.0
 _LATEST = -1
 _LIST_OFFSETS_VERSION = 7
 _BATCH = 500
+_AWAIT_S = 0.05
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> list[Place]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_LEVEL})
     (future,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
     future.result(READ_S_MAX)
-    return [Place(topic, number) for number in range(partitions)]
+    places = [Place(topic, number) for number in range(partitions)]
+    deadline = time.monotonic() + READ_S_MAX
+    # In a cluster, the leader may learn of the topic after the broker that has created it.
+    while any(code for _, code, _ in _ask_ends(bootstrap, places, isolation_level=0)):
+        assert time.monotonic() < deadline, f"the leaders of {topic} do not know it"
+        time.sleep(_AWAIT_S)
+    return places
 
 
 def last_stable_offsets(bootstrap: str, places: Iterable[Place]) -> dict[Place, int]:
@@ -39,6 +46,13 @@ def high_watermarks(bootstrap: str, places: Iterable[Place]) -> dict[Place, int]
 
 
 def _ends(bootstrap: str, places: list[Place], isolation_level: int) -> dict[Place, int]:
+    rows = _ask_ends(bootstrap, places, isolation_level)
+    assert all(code == 0 for _, code, _ in rows), rows
+    return {place: offset for place, _, offset in rows}
+
+
+def _ask_ends(bootstrap: str, places: list[Place], isolation_level: int) -> list[tuple[Place, int, int]]:
+    """Return the error code and the end of each partition."""
     topics = [
         ListOffsetsTopic(name=name, partitions=[
             ListOffsetsPartition(partition_index=place.partition, timestamp=_LATEST, current_leader_epoch=-1)
@@ -49,9 +63,11 @@ def _ends(bootstrap: str, places: list[Place], isolation_level: int) -> dict[Pla
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
     with RawClient(bootstrap) as client:
         answer = client.ask(request, _LIST_OFFSETS_VERSION)
-    rows = [(topic.name, row) for topic in answer.topics for row in topic.partitions]
-    assert all(row.error_code == 0 for _, row in rows), answer
-    return {Place(name, row.partition_index): row.offset for name, row in rows}
+    return [
+        (Place(topic.name, row.partition_index), int(row.error_code), row.offset)
+        for topic in answer.topics
+        for row in topic.partitions
+    ]
 
 
 def await_stable(bootstrap: str, places: list[Place], recorder: Recorder | None, seconds: float = 60.0) -> bool:
