@@ -63,6 +63,13 @@ def test_check_that_cannot_run_keeps_its_alerts_as_they_are() -> None:
     assert states(of) == {"offline-partitions": "closed"}
 
 
+def test_check_that_cannot_run_does_not_keep_the_others_of_its_rule_from_opening_alerts() -> None:
+    of = engine('[[rule]]\nname = "r"\ncheck = ["offline-partitions", "under-min-isr"]\n')
+    findings = (finding("offline-partitions", "a-0"), finding("under-min-isr", "b-0"))
+    of.observe(found(0, *findings, unchecked=frozenset({"under-min-isr"})))
+    assert states(of) == {"offline-partitions": "open"}
+
+
 def test_group_that_no_longer_exists_closes_its_alert() -> None:
     of = engine()
     run(of, (0, 200.0), (60_000, 200.0))

@@ -49,6 +49,8 @@ class Outcome:
     is_unknown: bool = False
     #: labels whose value is not known: their alerts stay as they are
     unknown: frozenset[Labels] = frozenset()
+    #: checks that could not run: their alerts stay as they are
+    unknown_checks: frozenset[str] = frozenset()
 
 
 def evaluate(rule: Rule, seen: Observation) -> Outcome:
@@ -59,16 +61,17 @@ def evaluate(rule: Rule, seen: Observation) -> Outcome:
 
 
 def _evaluate_check(rule: Rule, condition: CheckCondition, seen: Observation) -> Outcome:
-    if any(condition.checks.match(check) for check in seen.unchecked):
-        return Outcome(hits=(), is_unknown=True)
     by_check: dict[str, list[Finding]] = {}
     for finding in seen.findings:
         # What could not be checked is no problem of the cluster.
-        if finding.check != NOT_CHECKED and condition.checks.match(finding.check):
+        if finding.check in (NOT_CHECKED, *seen.unchecked):
+            continue
+        if condition.checks.match(finding.check):
             by_check.setdefault(finding.check, []).append(finding)
     found = _per_object if condition.is_per_object else _per_check
     return Outcome(
-        hits=[hit for check, findings in by_check.items() for hit in found(rule, condition, check, findings)]
+        hits=[hit for check, findings in by_check.items() for hit in found(rule, condition, check, findings)],
+        unknown_checks=seen.unchecked,
     )
 
 

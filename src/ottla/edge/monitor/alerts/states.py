@@ -130,7 +130,8 @@ class Alerts:
     def _apply(self, rule: Rule, outcome: Outcome, alerts: Sequence[Alert], now_ms: int) -> None:
         hits = {hit.labels: hit for hit in outcome.hits}
         for alert in alerts:
-            alert.is_unknown = outcome.is_unknown or alert.labels in outcome.unknown
+            is_unchecked = bool(outcome.unknown_checks) and dict(alert.labels).get("check") in outcome.unknown_checks
+            alert.is_unknown = outcome.is_unknown or is_unchecked or alert.labels in outcome.unknown
             if alert.is_unknown:
                 # The time in which nothing was known must not count as time in which the condition was true, or false.
                 alert.since_ms = now_ms if alert.state is State.PENDING else alert.since_ms
