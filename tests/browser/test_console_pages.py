@@ -245,6 +245,33 @@ def test_search_that_goes_on_adds_its_rows_at_the_end_and_stops(chromium: Browse
         assert opened_page.check("search-ended") == []
 
 
+@pytest.mark.skipif(not IS_COMPLETE, reason="a search that is long enough to be stopped: make campaign NAME=browser")
+def test_search_is_stopped_and_resumed_without_missing_a_record(
+    chromium: Browser, console: ConsoleClient, broker: Broker
+) -> None:
+    values = [b'{"id": %d, "pad": "%s"}' % (number, b"x" * 100) for number in range(3000)]
+    batch, match = (build_batch([Record(value=value) for value in each]) for each in (values, [b'{"id": 777777}']))
+    with Cluster(broker.bootstrap) as cluster, opened(chromium, console.url) as opened_page:
+        cluster.create_topic("long", 2)
+        for number in range(300):
+            if number % 30 == 0:
+                cluster.produce(TopicPartition("long", number // 30 % 2), match)
+            cluster.produce(TopicPartition("long", number % 2), batch)
+        page = opened_page.page
+        opened_page.open("/c/main/topics/long/messages?q=id+%3D+777777")
+        found = 0
+        for _ in range(1000):
+            page.keyboard.press("s")
+            found += page.locator("#rows tr").count()
+            link = page.locator("#progress a.next")
+            if not link.count():
+                break
+            link.click()
+            page.wait_for_load_state()
+        assert found == 10
+        assert opened_page.check("search-stopped") == []
+
+
 def test_new_messages_arrive_live_until_it_is_stopped(
     chromium: Browser, console: ConsoleClient, broker: Broker
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ottla.client.cluster import Cluster
@@ -24,7 +26,7 @@ from ottla.edge.console.message_query import (
     source_of,
 )
 from ottla.edge.console.pages import BadInput, Download, Events, PageRequest, Route, View
-from ottla.edge.console.records.decoding import Codecs
+from ottla.edge.console.records.decoding import Codecs, Decoder
 from ottla.edge.console.records.rows import CSV_COLUMNS, csv_line, csv_row, json_line, row_of
 from ottla.edge.console.records.scan import Budget, Scan
 from ottla.edge.console.records.tail import Tail
@@ -82,6 +84,7 @@ class Messages:
         # A search that has not ended goes on while the page is open; without a script by its link.
         if scan.pause == "" and left > 0:
             figures = {name: progress[name] for name in _FIGURES}
+            figures |= {"ms": round(scan.seconds * 1000), "page_rows": page.query.get("rows", "")}
             extra["stream"] = _own(page, "messages/search", at=at, rows=left, **figures)
         return View(
             "topics/messages.html", query.topic, data, tabs=topic_tabs(page, query.topic, "messages"),
@@ -108,11 +111,14 @@ class Messages:
             begun = begin_scan(cluster, query, budget, decoder=decoder, make_row=row_of)
             return begun, begun[0].step(source_of(cluster, query.topic), _FIRST_S)
 
-        return await self._blocking(page, read)
+        return await self._read(page, read, is_search=query.search is not None)
 
-    async def _blocking(self, page: PageRequest, function: Callable[[Cluster], T]) -> T:
-        """Return what a function returns that reads records. At most a few run at the same time."""
-        async with self._turn:
+    async def _read(self, page: PageRequest, function: Callable[[Cluster], T], *, is_search: bool) -> T:
+        """Return what a function returns that reads records. At most a few searches run at the same time.
+
+        Lists do not wait for searches, because they are short.
+        """
+        async with self._turn if is_search else nullcontext():
             return await page.run(lambda client: client.call(function))
 
     # -- live ---------------------------------------------------------------------------------------------------------
@@ -120,23 +126,29 @@ class Messages:
     async def search(self, page: PageRequest) -> Events:
         query = await parse_query(page)
         decoder, budget = decoder_of(page, self.codecs), budget_of(page)
-        scan, _ = await self._blocking(
-            page, lambda cluster: begin_scan(cluster, query, budget, decoder=decoder, make_row=row_of)
+        scan, _ = await self._read(
+            page, lambda cluster: begin_scan(cluster, query, budget, decoder=decoder, make_row=row_of), is_search=False
         )
         return Events(self._search(page, query, scan))
 
     async def _search(self, page: PageRequest, query: MessageQuery, scan: Scan) -> AsyncIterator[tuple[str, str]]:
         while not scan.pause:
-            rows = await self._blocking(page, lambda cluster: scan.step(source_of(cluster, query.topic), _STEP_S))
+            rows = await self._step(page, query, scan)
             if rows:
                 yield "rows+", _rows_text(page, query.topic, rows)
             at = scan.positions()
-            link = _own(page, "messages", at=at) if at else ""
+            link = _own(page, "messages", at=at, rows=page.query.get("page_rows", "")) if at else ""
             progress = scan.progress()
             for name in _FIGURES:
                 progress[name] += page.number(name, 0)
+            progress["seconds"] += page.number("ms", 0) / 1000
             yield "progress", rendering.part("topics/message_progress.html", progress=progress, next=link)
         yield "end", scan.pause
+
+    async def _step(self, page: PageRequest, query: MessageQuery, scan: Scan) -> list[Any]:
+        return await self._read(
+            page, lambda cluster: scan.step(source_of(cluster, query.topic), _STEP_S), is_search=True
+        )
 
     async def live(self, page: PageRequest) -> Events:
         return Events(self._tail(page, await parse_query(page)))
@@ -145,9 +157,10 @@ class Messages:
         tail = Tail(query.wanted, decoder_of(page, self.codecs))
         pause_s = _TAIL_EVERY_S
         while True:
-            rows = await self._blocking(
-                page, lambda cluster: tail.poll(source_of(cluster, query.topic), query.partitions)
-            )
+            rows = await self._read(
+                page, lambda cluster: tail.poll(source_of(cluster, query.topic), query.partitions),
+                is_search=query.search is not None,
+            )  # fmt: skip
             if rows:
                 yield "+rows", _rows_text(page, query.topic, rows)
             figures = {"scanned": tail.scanned, "matched": tail.matched, "left_out": tail.left_out}
@@ -176,18 +189,23 @@ class Messages:
         while pause == "rows" and count < _FILE_RECORDS_MAX:
             part = query.page_from(at, min(_FILE_PAGE, _FILE_RECORDS_MAX - count))
 
-            def read(cluster: Cluster, part: MessageQuery = part, left: Budget = left) -> tuple[Scan, list[str]]:
-                scan, _ = begin_scan(cluster, part, left, decoder=decoder, make_row=make_line)
-                return scan, scan.step(source_of(cluster, part.topic), left.seconds)
-
-            scan, lines = await self._blocking(page, read)
-            yield "".join(lines).encode("utf-8", "backslashreplace")
-            count, at, pause = count + len(lines), scan.position_map(), scan.pause
+            scan = await self._read(page, partial(_begin, part, left, decoder, make_line), is_search=False)
+            while not scan.pause:
+                lines = await self._step(page, part, scan)
+                count += len(lines)
+                yield "".join(lines).encode("utf-8", "backslashreplace")
+            at, pause = scan.position_map(), scan.pause
             left = Budget(left.records - scan.scanned, left.bytes - scan.bytes, left.seconds - scan.seconds)
         if pause not in ("rows", "end"):
             # Otherwise a reader of the file would take it for complete.
             text = f"the search has paused, because its {pause} is spent"
             yield (csv_row(["", "", "", "", "", text, ""]) if kind == "csv" else f'{{"paused": "{text}"}}\n').encode()
+
+
+def _begin(
+    query: MessageQuery, budget: Budget, decoder: Decoder, make_line: Callable[[RecordView], str], cluster: Cluster
+) -> Scan:
+    return begin_scan(cluster, query, budget, decoder=decoder, make_row=make_line)[0]
 
 
 def _own(page: PageRequest, path: str, **more: Any) -> str:
