@@ -22,9 +22,13 @@ class Command(NamedTuple):
 COMMANDS = {
     "kafka-acls": Command("acls", "List, add and remove ACLs."),
     "kafka-configs": Command("configs", "Describe and change settings of topics, brokers, clients, users and groups."),
+    "kafka-console-consumer": Command("console_consumer", "Print records of topics."),
+    "kafka-console-producer": Command("console_producer", "Send lines of standard input as records."),
     "kafka-consumer-groups": Command("consumer_groups", "List, describe and delete groups, and reset their offsets."),
     "kafka-delete-records": Command("delete_records", "Delete the records of partitions before an offset."),
     "kafka-get-offsets": Command("get_offsets", "Print offsets at the start, at the end or at a time."),
+    "kafka-leader-election": Command("leader_election", "Elect the leaders of partitions."),
+    "kafka-reassign-partitions": Command("reassign", "Move replicas to other brokers."),
     "kafka-groups": Command("groups", "List groups of all types."),
     "kafka-broker-api-versions": Command("broker_versions", "Print the versions of requests that brokers understand."),
     "kafka-client-metrics": Command("client_metrics", "Manage which metrics clients send to brokers."),

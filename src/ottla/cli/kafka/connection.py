@@ -6,13 +6,16 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from ottla.admin.client import AdminClient
 from ottla.cli import java_properties
 from ottla.cli.kafka.errors import ClientTimeout, IllegalArgument, RequestError, ToolError
 from ottla.cli.kafka.tool import print_error
+from ottla.client.cluster import Cluster
 from ottla.client.errors import BrokerError, ClientError, ConnectionLost, PropertyRefused, TimedOut, Unreachable
 from ottla.client.protocol.metadata import parse_bootstrap
+from ottla.wire import Message
 from ottla.wire.messages.metadata import MetadataResponse
 
 _CLIENT_ID = "adminclient-1"
@@ -32,6 +35,15 @@ class Admin(AdminClient):
         """Return the metadata of these topics; a topic that does not exist has an error code."""
         named = list(topics)
         return self.call(lambda cluster: cluster.metadata(named, time.monotonic() + self.timeout_s))
+
+    def ask_owner_of_metadata(self, request: Message, version_min: int = 0) -> Any:
+        """Return the reply of the controller, or of a broker that forwards such requests to it."""
+
+        def ask(cluster: Cluster) -> Any:
+            deadline = time.monotonic() + self.timeout_s
+            return cluster.ask(cluster.controller(deadline), request, deadline=deadline, version_min=version_min)
+
+        return self.call(ask)
 
     @contextmanager
     def _failures(self, subject: str = "", group: str | None = None) -> Iterator[None]:
