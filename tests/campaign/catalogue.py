@@ -235,6 +235,16 @@ _ALL = (
         needs="chromium, Node, network", options=(Option("PICTURES", "", "directory for pictures of all pages"),),
     ),
     Campaign(
+        name="console-scale", takes="5 min", function="edge/console_scale",
+        description="times of the console's pages with many topics and groups, requests at the broker, memory",
+        needs="a quiet machine; Java for BROKER=kafka",
+        options=(
+            Option("TOPICS", 10_000, "topics with one partition"), Option("GROUPS", 1000, "groups of five topics each"),
+            Option("GIGABYTES", 5.0, "size of the topic that is searched"),
+            Option("BROKER", "ottla", "one broker of Ottla, or of Apache Kafka", ("ottla", "kafka")),
+        ),
+    ),
+    Campaign(
         name="alerts", takes="3 min", function="edge/alerts_outage",
         description="the alerts of a monitor while brokers of a cluster are killed and started: webhook, mail, Slack",
         needs="Java", options=(Option("SECONDS", 10.0, "how long the healthy cluster is watched"),),
