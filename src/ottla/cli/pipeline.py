@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.admin.failure import Failure, NotFound
-from ottla.cli import pipeline_maintenance, pipeline_plan, pipeline_run, pipeline_sql, pipeline_test
+from ottla.cli import (
+    pipeline_maintenance,
+    pipeline_plan,
+    pipeline_quarantine,
+    pipeline_run,
+    pipeline_sql,
+    pipeline_test,
+)
 from ottla.cli.output import JSON, TEXT, YAML, format_count, output_option, print_data
 from ottla.cli.pipeline_project import Choice, check_extra, environment_options
 from ottla.model.printable import escape_controls
@@ -35,6 +42,8 @@ def command() -> None:
 # The commands below need no Spark. Those that need it are in other files, and import it when they run, so that help
 # stays fast.
 for _command in (pipeline_run.run, pipeline_run.status, pipeline_run.stop, pipeline_run.backfill, pipeline_sql.sql):
+    command.add_command(_command)
+for _command in (pipeline_quarantine.quarantine, pipeline_quarantine.redrive):
     command.add_command(_command)
 for _command in (pipeline_plan.plan, pipeline_test.test, pipeline_maintenance.compact, pipeline_maintenance.vacuum):
     command.add_command(_command)
