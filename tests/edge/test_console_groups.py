@@ -82,11 +82,12 @@ def rows(console: ConsoleClient, query: str = "") -> dict[str, dict[str, Any]]:
 def test_list_has_lag_in_records_and_in_time_with_the_worst_group_first(console: ConsoleClient) -> None:
     found = rows(console, "sort=group")
     assert (found["behind"]["lag"], found["caught-up"]["lag"]) == (165, 0)
-    assert found["behind"]["time_lag_ms"] >= 50_000 and found["caught-up"]["time_lag_ms"] == 0
+    assert found["caught-up"]["time_lag_ms"] == 0
     assert found["behind"]["kind"] == "simple" and found["behind"]["members"] == 0
     until = time.monotonic() + 60
     while next(iter(rows(console))) != "behind":  # the records of the others are newer
         assert time.monotonic() < until
+    assert rows(console)["behind"]["time_lag_ms"] >= 50_000
 
 
 def test_list_is_filtered_sorted_and_paged_by_its_query(console: ConsoleClient) -> None:

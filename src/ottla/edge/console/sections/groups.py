@@ -153,7 +153,7 @@ async def _filled(
     missing = tuple(row["group"] for row in rows if row["topics"] is None and row["is_read"])
     if not missing:
         return rows
-    reading = await page.read(("lags", missing), _lag_reader(missing), age_s=_LIST_AGE_S)
+    reading = await page.read(("lags", missing), _lag_reader(missing, with_time=False), age_s=_LIST_AGE_S)
     by_name = {each.group_id: each for each in listings}
     return [
         group_rows.list_row(by_name[row["group"]], reading.groups.get(row["group"]), state, reading.read_at_ms)
@@ -163,8 +163,13 @@ async def _filled(
     ]
 
 
-def _lag_reader(names: Sequence[str]) -> Callable[[AdminClient], LagSnapshot]:
-    return lambda client: LagReader(client).read(names)
+def _lag_reader(names: Sequence[str], *, with_time: bool = True) -> Callable[[AdminClient], LagSnapshot]:
+    """Return a function that reads the lags of these groups.
+
+    Without the time that is one request of each kind to each broker. With the time, a partition that many groups read
+    is fetched once for each of their offsets; for a list the watch does that.
+    """
+    return lambda client: LagReader(client).read(names, with_time=with_time)
 
 
 async def _read(page: PageRequest) -> GroupLag | GroupListing:

@@ -12,6 +12,7 @@ from ottla.edge.console.console import Console
 from ottla.edge.console.flow_drawing import NODE_HEIGHT, NODE_WIDTH, draw
 from ottla.edge.console.pages import Events, PageRequest, Route, View
 from ottla.edge.console.pipeline_status import FlowRow, PipelineRow, read_pipelines
+from ottla.edge.console.sections.quarantine import pipeline_tabs, quarantine_routes
 
 _EVERY_S: Final = 2.0
 _NAME_CHARACTERS: Final = 22
@@ -30,12 +31,16 @@ class Pipelines:
             Route("pipelines", self.list, summary="List the pipelines."),
             Route("pipelines/{pipeline}", self.show, summary="Show the flows of a pipeline."),
             Route("pipelines/{pipeline}/live", self.live, summary="Get the flows again and again, as events."),
+            *quarantine_routes(),
         ]
 
     async def list(self, page: PageRequest) -> View:
         rows, problems = await _read(page)
         data = {"pipelines": [_summary(row) for row in rows], "problems": problems}
-        return View("pipelines/list.html", "Pipelines", data, commands=("ottla pipeline status FILE",))
+        return View(
+            "pipelines/list.html", "Pipelines", data, tabs=pipeline_tabs(page, "pipelines"),
+            commands=("ottla pipeline status FILE",),
+        )  # fmt: skip
 
     async def show(self, page: PageRequest) -> View:
         row = await _find(page)
