@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from alert_fixtures import LATE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ottla.edge.monitor.alerts.engine import AlertEngine
 from ottla.edge.monitor.alerts.patterns import NamePatterns, matches
 from ottla.edge.monitor.alerts.rules import CheckCondition, Level, ValueCondition
-from ottla.edge.monitor.alerts.rules_file import DEFAULT, BadRules, load, parse_rules
+from ottla.edge.monitor.alerts.rules_file import DEFAULT, BadRules, default_text, load, parse_rules
+from ottla.edge.monitor.alerts.values import Observation
 from ottla.health.checks import CHECKS
 
 MAIL = 'type = "email"\nsmtp = "mail"\nfrom = "a@b.c"\nto = "d@e.f"\n'
@@ -196,3 +202,44 @@ def test_names_match_some_patterns_and_none_of_the_excluded_ones() -> None:
     assert NamePatterns(()).match("x")
     assert NamePatterns(("!x",)).match("y") and not NamePatterns(("!x",)).match("x")
     assert not NamePatterns(("a*", "!ab*")).match("abc")
+
+
+FULL = (
+    default_text()
+    + LATE
+    + '[[receiver]]\nname = "m"\ntype = "email"\nsmtp = "h:1"\nfrom = "a@b.c"\nto = ["d@e.f"]\n'
+    + '[[silence]]\nmatch = { rule = "late" }\nuntil = 2100-01-01T00:00:00Z\n'
+)
+PIECES = [
+    "[",
+    "]",
+    "=",
+    '"',
+    "{",
+    "}",
+    "-1",
+    "true",
+    "nan",
+    "1e400",
+    "2026-01-01",
+    '""',
+    "[[rule]]",
+    "é",
+    "*",
+    "0x",
+    "[]",
+    "{}",
+    "\n",
+]
+DAMAGES = st.tuples(st.integers(0, len(FULL)), st.integers(0, 12), st.sampled_from(PIECES))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(DAMAGES, min_size=1, max_size=4))
+def test_damaged_file_is_valid_or_reported(damages: list[tuple[int, int, str]]) -> None:
+    text = FULL
+    for position, length, piece in damages:
+        text = text[:position] + piece + text[position + length :]
+    # No other exception than BadRules.
+    with contextlib.suppress(BadRules):
+        AlertEngine(parse_rules(text, "file")).observe(Observation(at_ms=1))
