@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.server
+import random
 import threading
 import time
 from collections import Counter
@@ -147,6 +148,24 @@ def test_batches_of_all_kinds_are_traced_and_their_bytes_stay(tmp_path: Path) ->
     assert sum(span.name == "fetch orders" for span in spans.found) == 7
 
 
+def test_work_for_the_compressed_batches_of_a_request_is_bounded(tmp_path: Path) -> None:
+    spans = KeptSpans()
+    zeros = traced_batch(bytes(900_000), compression=1)
+    # One that is too large to be searched, and many that each become a megabyte.
+    noise = random.Random(1).randbytes(100_000)
+    with running(tmp_path, spans) as address, RawClient(address) as client:
+        client.create_topic("orders", partitions=200)
+        batches = [("orders", number, zeros) for number in range(200)]
+        answer = client.ask(produce_request(*batches, acks=1), 9)
+        assert all(not row.error_code for each in answer.responses for row in each.partition_responses)
+        assert sum(span.name == "produce orders" for span in spans.found) == 64
+        spans.found.clear()
+        produce(client, traced_batch(noise, compression=1))
+        produce(client, traced_batch(noise))
+        produce(client, traced_batch(bytes(2_000_000), compression=1))
+    assert [span.name for span in spans.found if "produce" in span.name] == ["produce orders"]
+
+
 def test_number_of_batches_that_are_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_traces, "BATCHES_MAX", 3)
     monkeypatch.setattr(record_traces, "FETCHES_MAX", 2)
@@ -171,9 +190,12 @@ def test_refused_batches_and_broken_requests_leave_no_span(tmp_path: Path) -> No
     spans = KeptSpans()
     with running(tmp_path, spans) as address, RawClient(address) as client:
         client.create_topic("orders")
-        damaged = bytearray(traced_batch())
+        damaged, unknown_codec, no_gzip = (bytearray(traced_batch(compression=codec)) for codec in (0, 1, 1))
         damaged[-1] ^= 1
-        for topic, batch in (("orders", bytes(damaged)), ("missing", traced_batch())):
+        unknown_codec[22] |= 7
+        no_gzip[70:] = bytes(len(no_gzip) - 70)
+        bad = [("orders", bytes(each)) for each in (damaged, unknown_codec, no_gzip, damaged[:61], b"")]
+        for topic, batch in (*bad, ("missing", traced_batch())):
             answer = client.ask(produce_request((topic, 0, batch), acks=-1), 9)
             assert answer.responses[0].partition_responses[0].error_code
     assert spans.found == []

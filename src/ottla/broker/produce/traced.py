@@ -13,7 +13,7 @@ from struct import error as StructError
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.record_traces import RecordTraces
 from ottla.env.tracing import TRACEPARENT, Context, find_traceparent
-from ottla.model.batch import CODEC_MASK, HEADER_BYTES, read_header
+from ottla.model.batch import CODEC_MASK, CODEC_MAX, HEADER_BYTES, read_header
 from ottla.model.compression import decompress
 from ottla.model.errors import KafkaError
 from ottla.model.types import FrameBuffer
@@ -29,6 +29,8 @@ _BATCHES_MAX = 64
 #: larger batches that are compressed are not searched for a `traceparent`
 _COMPRESSED_BYTES_MAX = 64 << 10
 _OPENED_BYTES_MAX = 1 << 20
+#: bytes of the batches of one request that are decompressed: this runs on the event loop
+_REQUEST_COMPRESSED_BYTES_MAX = 128 << 10
 
 
 def traced_produce(handle: Handle, traces: RecordTraces) -> Handle:
@@ -69,32 +71,34 @@ def _choose(
         parsed = parse_produce(buffer, start, end, version)
     except (WireError, StructError, IndexError):
         return [], 0, 0.0  # the handler refuses it
-    replicas, chosen, count = traces.replicas, [], 0
+    replicas, chosen, count, compressed_bytes = traces.replicas, [], 0, 0
     known = replicas.topics_by_id if version >= TOPIC_IDS_FROM else replicas.topics
     for topic, batches in parsed.topics:
         for data in batches:
             count += 1
             if count > _BATCHES_MAX:
                 break
-            parent = _parent(buffer, data)
+            parent = None
+            if data.end - data.start > HEADER_BYTES:
+                codec = read_header(buffer, data.start).attributes & CODEC_MASK
+                compressed_bytes += data.end - data.start if codec else 0
+                if compressed_bytes <= _REQUEST_COMPRESSED_BYTES_MAX or not codec:
+                    parent = _parent(buffer, data, codec)
             target = known.get(topic, {}).get(data.partition)
             if target is not None and data.start >= 0 and traces.spans.wants(parent):
                 chosen.append((target, target.log.log_end_offset, data.end - data.start, parent))
     return chosen, parsed.acks, parsed.timeout_ms / 1000
 
 
-def _parent(buffer: FrameBuffer, data: PartitionData) -> Context | None:
+def _parent(buffer: FrameBuffer, data: PartitionData, codec: int) -> Context | None:
     """Return what the first record with a `traceparent` names; None without one, and for large compressed batches."""
-    start, end = data.start, data.end
-    if end - start <= HEADER_BYTES:
-        return None
-    codec = read_header(buffer, start).attributes & CODEC_MASK
+    start, end = data.start + HEADER_BYTES, data.end
     if not codec:
-        return find_traceparent(buffer, start + HEADER_BYTES, end)
-    if end - start > _COMPRESSED_BYTES_MAX:
+        return find_traceparent(buffer, start, end)
+    if end - start > _COMPRESSED_BYTES_MAX or codec > CODEC_MAX:
         return None
     try:
-        records = decompress(codec, bytes(buffer[start + HEADER_BYTES : end]), _OPENED_BYTES_MAX)
+        records = decompress(codec, bytes(buffer[start:end]), _OPENED_BYTES_MAX)
     except KafkaError:
         return None
     return find_traceparent(records, 0, len(records)) if TRACEPARENT in records else None
