@@ -54,6 +54,7 @@ CLASSES = {
     "kafka-replica-verification": _TOOLS + "ReplicaVerificationTool",
     "kafka-share-groups": _TOOLS + "consumer.group.ShareGroupCommand",
     "kafka-storage": "kafka.tools.StorageTool",
+    "kafka-streams-application-reset": _TOOLS + "StreamsResetter",
     "kafka-streams-groups": _TOOLS + "streams.StreamsGroupCommand",
     "kafka-topics": _TOOLS + "TopicCommand",
     "kafka-transactions": _TOOLS + "TransactionsCommand",

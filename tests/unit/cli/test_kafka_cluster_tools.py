@@ -147,8 +147,8 @@ def test_log_directories_are_one_line_of_json(run: Run) -> None:
         0,
         "Querying brokers for log directories information\n"
         "Received log directory information from brokers 0\n"
-        '{"brokers":[{"broker":0,"logDirs":[{"partitions":[{"partition":"t-0","size":7,"offsetLag":0,"isFuture":false},'
-        '{"partition":"t-1","size":7,"offsetLag":0,"isFuture":false}],"error":null,"logDir":"/data"},'
+        '{"brokers":[{"broker":0,"logDirs":[{"partitions":[{"partition":"t-1","size":7,"offsetLag":0,"isFuture":false},'
+        '{"partition":"t-0","size":7,"offsetLag":0,"isFuture":false}],"error":null,"logDir":"/data"},'
         '{"partitions":[],"error":"org.apache.kafka.common.errors.KafkaStorageException","logDir":"/lost"}]}],'
         '"version":1}\n',
         "",

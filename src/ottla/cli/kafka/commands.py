@@ -45,6 +45,7 @@ COMMANDS = {
     "kafka-server-start": Command("server_start", "Run a broker with a server.properties of Kafka."),
     "kafka-server-stop": Command("server_stop", "Stop the brokers that kafka-server-start has started."),
     "kafka-storage": Command("storage", "Look at log directories, and prepare them."),
+    "kafka-streams-application-reset": Command("streams_reset", "Let an application of Kafka Streams start again."),
     "kafka-verifiable-consumer": Command("verifiable_consumer", "Read records, and print events as JSON."),
     "kafka-verifiable-producer": Command("verifiable_producer", "Send numbers, and print events as JSON."),
     "kafka-topics": Command("topics", "Create, delete, describe and change topics."),

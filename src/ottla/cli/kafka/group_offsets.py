@@ -147,8 +147,8 @@ def _new_offsets(admin: Admin, options: Options, group: str, partitions: list[To
         "to-earliest": lambda: offsets_at(admin, partitions, _EARLIEST),
         "to-latest": lambda: offsets_at(admin, partitions, _LATEST),
         "shift-by": lambda: _in_range(admin, _shifted(admin, group, partitions, value)),
-        "to-datetime": lambda: _since(admin, partitions, _parse_datetime(value)),
-        "by-duration": lambda: _since(admin, partitions, current_time_ms() - _parse_duration(value)),
+        "to-datetime": lambda: _since(admin, partitions, parse_datetime(value)),
+        "by-duration": lambda: _since(admin, partitions, current_time_ms() - parse_duration(value)),
         "from-file": lambda: _from_file(admin, options, group),
         "to-current": lambda: _current(admin, group, partitions),
     }
@@ -200,7 +200,7 @@ def _since(admin: Admin, partitions: Sequence[TopicPartition], time_ms: int) -> 
     return found | offsets_at(admin, late, _LATEST)
 
 
-def _parse_datetime(text: str) -> int:
+def parse_datetime(text: str) -> int:
     """Return the milliseconds of ``2026-01-31T12:00:00.000+01:00``; UTC without a zone."""
     date, _, clock = text.partition("T")
     if not clock:
@@ -223,7 +223,7 @@ def _parse_datetime(text: str) -> int:
     raise ToolError(f'java.text.ParseException: Unparseable date: "{zoned}"')
 
 
-def _parse_duration(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Return the milliseconds of a duration such as P1DT2H. Raise ToolError."""
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.group(2, 4, 5, 6)) or found[3] in ("T", "t"):
@@ -234,14 +234,14 @@ def _parse_duration(text: str) -> int:
 
 
 def _from_file(admin: Admin, options: Options, group: str) -> Offsets:
-    plan = _read_plan(Path(options.values("from-file")[0]).read_text(), options.values("group"))
+    plan = read_plan(Path(options.values("from-file")[0]).read_text(), options.values("group"))
     if group not in plan:
         print_line(f"\nError: No reset plan for group {group} found")
         return {}
     return _in_range(admin, plan[group])
 
 
-def _read_plan(text: str, groups: Sequence[str]) -> dict[str, Offsets]:
+def read_plan(text: str, groups: Sequence[str]) -> dict[str, Offsets]:
     """Return the offsets of a CSV file: ``topic,partition,offset`` for a single group, else with the group in front."""
     plan: dict[str, Offsets] = {}
     for row in csv.reader(io.StringIO(text)):

@@ -8,9 +8,11 @@ from typing import Any
 
 from ottla.cli.kafka.connection import connect, properties_of
 from ottla.cli.kafka.errors import RequestError, ToolError, check
+from ottla.cli.kafka.java import hash_order
 from ottla.cli.kafka.options import Options, flag
 from ottla.cli.kafka.tool import Tool, print_line
 from ottla.client.protocol.metadata import Node
+from ottla.model.types import TopicPartition
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 _FLAGS = (
@@ -63,16 +65,20 @@ def _broker(node: Node, answer: DescribeLogDirsResponse, topics: Collection[str]
     check(answer.error_code)
     directories = []
     for row in answer.results:
+        found = {
+            TopicPartition(topic.name, partition.partition_index): partition
+            for topic in row.topics
+            if not topics or topic.name in topics
+            for partition in topic.partitions
+        }
         partitions = [
             {
-                "partition": f"{topic.name}-{partition.partition_index}",
-                "size": partition.partition_size,
-                "offsetLag": partition.offset_lag,
-                "isFuture": partition.is_future_key,
+                "partition": str(name),
+                "size": found[name].partition_size,
+                "offsetLag": found[name].offset_lag,
+                "isFuture": found[name].is_future_key,
             }
-            for topic in sorted(row.topics, key=lambda each: each.name)
-            if not topics or topic.name in topics
-            for partition in sorted(topic.partitions, key=lambda each: each.partition_index)
+            for name in hash_order(sorted(found))
         ]
         error = RequestError(row.error_code).java_class if row.error_code else None
         directories.append({"partitions": partitions, "error": error, "logDir": row.log_dir})
