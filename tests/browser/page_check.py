@@ -46,8 +46,9 @@ class OpenPage:
             self.problems.append(f"{message.type} in the console: {message.text}")
 
     def _note_failed(self, request: Request) -> None:
-        # A live stream ends when the next page is opened.
-        if request.resource_type not in ("eventsource", "fetch"):
+        # A live stream ends when the next page is opened, and so does an icon that was not complete.
+        was_left = "ERR_ABORTED" in (request.failure or "")
+        if request.resource_type not in ("eventsource", "fetch") and not was_left:
             self.problems.append(f"request failed: {request.url} {request.failure}")
 
     def open(self, path: str) -> None:

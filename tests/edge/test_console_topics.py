@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -9,7 +10,9 @@ import pytest
 from console_process import ConsoleClient, console_process, csrf_of
 from edge_broker import Broker, edge_broker
 
+from ottla.admin.client import AdminClient
 from ottla.model.records import Record, build_batch
+from ottla.model.types import TopicPartition
 from ottla.testing.raw import RawClient, produce_request
 
 TOPICS = "/c/main/topics"
@@ -201,3 +204,21 @@ def test_palette_finds_topics_brokers_and_actions_and_is_bounded(console: Consol
     assert 'href="/c/main/topics/a%2Ejson"' in page
     hostile = "<script>alert(1)</script>"
     assert hostile not in admin.get("/c/main/find", params={"q": hostile}).text
+
+
+def test_groups_of_a_topic_have_their_lag_and_hostile_ids_are_text(broker: Broker, console: ConsoleClient) -> None:
+    hostile = "<script>alert('g')</script>"
+    with AdminClient(broker.bootstrap, {}, timeout_s=30) as client:
+        for group, offset in ((hostile, 3), ("reader", 10)):
+            client.commit_offsets(group, {TopicPartition("a.json", 1): offset})
+    deadline = time.monotonic() + 60
+    while len(rows := console.json(f"{TOPICS}/a%2Ejson/groups")["groups"]) < 2:  # type: ignore[arg-type]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert [(row["group"], row["lag"]) for row in rows] == [(hostile, 7), ("reader", 0)]  # type: ignore[attr-defined]
+    page = console.http.get(f"{TOPICS}/a%2Ejson/groups").text
+    assert hostile not in page and "&lt;script&gt;" in page
+    cells = console.json("/c/main/topic-cells?q=a.json")["cells"]
+    assert cells["a.json"]["groups"] == "2" and cells["a.json"]["lag"].startswith("7")  # type: ignore[index]
+    found = console.http.get("/c/main/find", params={"q": "<script>"}).text
+    assert hostile not in found and "&lt;script&gt;" in found

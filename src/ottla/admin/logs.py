@@ -29,6 +29,9 @@ from ottla.wire.messages.describe_producers import DescribeProducersRequest, Top
 #: as an offset of DeleteRecords: the high watermark
 ALL_RECORDS = -1
 
+#: a broker that takes longer is left out of a reading
+_READ_S_MAX = 5.0
+
 _Request = TypeVar("_Request", bound=Message)
 
 
@@ -87,7 +90,7 @@ def describe_directories(
     requests = [(node, DescribeLogDirsRequest(topics=topics)) for node in nodes]
     found: list[DirectoryState] = []
     problems: list[str] = []
-    for node, _, reply in _ask_many(client, requests):
+    for node, _, reply in _ask_many(client, requests, min(client.timeout_s, _READ_S_MAX)):
         if isinstance(reply, ClientError):
             problems.append(f"broker {node.broker_id} does not report its disks: {shown(str(reply))}")
         elif reply.error_code:
@@ -135,7 +138,7 @@ def describe_producers(
     ]
     found: list[ActiveProducer] = []
     problems: dict[str, None] = {}
-    for node, _, reply in _ask_many(client, requests):
+    for node, _, reply in _ask_many(client, requests, min(client.timeout_s, _READ_S_MAX)):
         if isinstance(reply, ClientError):
             problems[f"broker {node.broker_id} does not report the producers: {shown(str(reply))}"] = None
             continue
@@ -180,7 +183,7 @@ def delete_records(
     made, leaderless = client.call(requests)
     failures = {name: failure_of(ErrorCode.LEADER_NOT_AVAILABLE, shown(str(name))) for name in leaderless}
     starts: dict[TopicPartition, int] = {}
-    for node, request, reply in _ask_many(client, made):
+    for node, request, reply in _ask_many(client, made, client.timeout_s):
         if isinstance(reply, ClientError):
             names = [
                 TopicPartition(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions
@@ -211,6 +214,8 @@ def _deletion(
     return DeleteRecordsRequest(topics=topics, timeout=timeout_ms)
 
 
-def _ask_many(client: AdminClient, requests: Sequence[tuple[Node, _Request]]) -> Iterator[tuple[Node, _Request, Any]]:
-    deadline = time.monotonic() + client.timeout_s
+def _ask_many(
+    client: AdminClient, requests: Sequence[tuple[Node, _Request]], timeout_s: float
+) -> Iterator[tuple[Node, _Request, Any]]:
+    deadline = time.monotonic() + timeout_s
     yield from client.call(lambda cluster: list(ask_many(cluster, requests, deadline)))

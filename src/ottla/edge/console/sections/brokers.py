@@ -33,6 +33,8 @@ _AGE_S: Final = 5.0
 #: the release of a broker changes with a restart
 _RELEASE_AGE_S: Final = 60.0
 _ROWS: Final = 100
+#: a broker that takes longer reports no release
+_ANSWER_S_MAX: Final = 3.0
 _LARGEST: Final = 20
 _OWN_SOURCE: Final = "DYNAMIC_BROKER_CONFIG"
 _TABS: Final = (
@@ -318,7 +320,7 @@ def _releases(client: AdminClient, nodes: Sequence[Node]) -> dict[int, str]:
     request = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
     for node in nodes:
         try:
-            answer = client.ask(node, request)
+            answer = client.ask(node, request, timeout_s=min(client.timeout_s, _ANSWER_S_MAX))
         except Failure:
             continue
         level = next((row.max_version for row in answer.supported_features if row.name == "metadata.version"), 0)

@@ -36,6 +36,8 @@ _POLICIES: Final = ("any", "delete", "compact")
 #: partitions on a page of a topic
 _PARTITIONS: Final = 100
 _AGE_S: Final = 2.0
+#: a leader that takes longer leaves its offsets out
+_ANSWER_S_MAX: Final = 5.0
 
 
 class Topics:
@@ -249,7 +251,7 @@ def _read_figures(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], dict[TopicPartition, int], list[str]]:
     """Return log starts, log ends and the sizes of the leaders' logs."""
     starts, ends = (
-        client.call(partial(list_offsets, partitions=led, at=at, timeout_s=client.timeout_s / 2))
+        client.call(partial(list_offsets, partitions=led, at=at, timeout_s=min(client.timeout_s / 2, _ANSWER_S_MAX)))
         for at in (EARLIEST, LATEST)
     )
     directories, problems = describe_directories(client, nodes, names)
