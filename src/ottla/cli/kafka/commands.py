@@ -42,6 +42,7 @@ COMMANDS = {
     "kafka-metadata-quorum": Command("metadata_quorum", "Print the state of the controllers."),
     "kafka-transactions": Command("transactions", "List, describe and abort transactions."),
     "kafka-producer-perf-test": Command("producer_perf", "Send records, and measure throughput and latencies."),
+    "kafka-run-class": Command("run_class", "Run the command whose class has this name, as older scripts do."),
     "kafka-server-start": Command("server_start", "Run a broker with a server.properties of Kafka."),
     "kafka-server-stop": Command("server_stop", "Stop the brokers that kafka-server-start has started."),
     "kafka-storage": Command("storage", "Look at log directories, and prepare them."),
