@@ -10,6 +10,7 @@ sample is the one that the page names as that of its figures. No figure may diff
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -51,6 +52,14 @@ class Errors:
     missing: int = 0
     #: time from the moment of the figures until the answer
     age_s: float = 0.0
+    #: the smallest and the largest lag that was shown
+    low_s: float = math.inf
+    high_s: float = 0.0
+
+    def add(self, shown_s: float, error_s: float) -> None:
+        self.count += 1
+        self.worst_s = max(self.worst_s, error_s)
+        self.low_s, self.high_s = min(self.low_s, shown_s), max(self.high_s, shown_s)
 
 
 @dataclass
@@ -72,9 +81,8 @@ class Lags:
             if found is None:
                 errors.missing += 1
                 continue
-            error_s = min((abs(found - each) for each in truth.possible_s(since_ms, at_ms)), default=0.0)
-            errors.count += 1
-            errors.worst_s = max(errors.worst_s, error_s)
+            error_s = min(abs(found - each) for each in truth.possible_s(since_ms, at_ms))
+            errors.add(found, error_s)
             errors.age_s = max(errors.age_s, (answered_ms - at_ms) / 1000)
             if error_s > _ERROR_S_MAX or found < 0:
                 known = truth.possible_s(since_ms, at_ms)
@@ -105,8 +113,7 @@ class Lags:
             self.report.problem(f"{kind}: no lag is shown")
             return
         known = 0.0 if timestamp_ms is None else (at_ms - timestamp_ms) / 1000
-        errors.count += 1
-        errors.worst_s = max(errors.worst_s, abs(lags[group] - known))
+        errors.add(lags[group], abs(lags[group] - known))
         errors.age_s = max(errors.age_s, (now_ms() - at_ms) / 1000)
         if abs(lags[group] - known) > _ERROR_S_MAX:
             self.report.problem(f"{kind}: {lags[group]:.2f} s shown, {known:.2f} s known; asked at {since_ms}")
@@ -146,8 +153,8 @@ def run(report: Report, *, seconds: int, kills: int, broker: str, spark: bool, s
         for kind, errors in lags.kinds.items():
             missing = f", {errors.missing} without a figure" if errors.missing else ""
             report.figure(
-                f"{kind}: {errors.count} figures, worst error {errors.worst_s:.2f} s, answered after "
-                f"{errors.age_s:.2f} s{missing}"
+                f"{kind}: {errors.count} figures of {errors.low_s:.1f} to {errors.high_s:.1f} s, worst error "
+                f"{errors.worst_s:.3f} s, answered after {errors.age_s:.2f} s{missing}"
             )
 
 
@@ -310,8 +317,7 @@ def _compare_spark(bootstrap: str, client: AdminClient, lags: Lags, name: TopicP
                 low, high = min(known), max(known)
                 if group in found:
                     error_s = max(low - found[group], found[group] - high, 0.0)
-                    errors.count += 1
-                    errors.worst_s = max(errors.worst_s, error_s)
+                    errors.add(found[group], error_s)
                     if error_s > _ERROR_S_MAX:
                         lags.report.problem(f"Spark query: {found[group]:.2f} s shown, {known} known")
                 else:
