@@ -203,6 +203,12 @@ _ALL = (
         description="faults of a live cluster, one after another: `ottla doctor` names each, and none on a healthy one",
         options=(Option("FAULTS", "", "names of checks, separated by commas"),),
     ),
+    Campaign(
+        name="kafka-courses", takes="1 min", function="compat/kafka_courses_campaign",
+        description="ZooKeeper, brokers and commands of Kafka's quick start and of courses, by `ottla kafka install`",
+        needs="the extra spark, for ZooKeeper",
+        options=(Option("ONLY", "", "scripts whose names begin with this"),),
+    ),
     # -- registry and REST proxy ----------------------------------------------------------------------------------
     Campaign(
         name="registry-kills", takes="3 min", function="edge/registry_kills",
