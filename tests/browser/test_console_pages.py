@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "edge"))
 
 from console_process import ConsoleClient, console_process
@@ -51,6 +52,8 @@ PAGES = {
     "schema": f"/schemas/{TOPIC}-value",
     "pipelines": "/pipelines",
     "pipeline": "/pipelines/shop",
+    "quarantine": "/quarantine/orders_quarantine?cause=bad+date",
+    "quarantined": "/quarantine/orders_quarantine/row?id=orders/0/1",
     "access": "/access",
     "users": "/access/users",
     "quotas": "/access/quotas",
@@ -106,8 +109,9 @@ def console(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def write_pipeline(lake: Path) -> None:
-    """Write the status of a pipeline as `ottla pipeline run` does."""
+    """Write the status of a pipeline and a quarantine table as `ottla pipeline run` does."""
     from ottla.pipeline.status import FlowStatus, NodeStatus, RunStatus
+    from quarantine_tables import rejected, write_quarantine
 
     status = RunStatus.begin("shop", "shop.yaml", "local[*]")
     status.nodes = [NodeStatus(name="orders", kind="source", zone="sources", topics=[TOPIC])]
@@ -119,6 +123,8 @@ def write_pipeline(lake: Path) -> None:
         status.flows.append(
             FlowStatus(name=name, zone=zone, kind="table", trigger="every 2s", state=state, rows=10_000, error=error)  # type: ignore[arg-type]
         )
+    rows = [rejected(1, "bad date"), rejected(2, "bad date", value=b"\xff" * 90), rejected(3, "missing field amount")]
+    write_quarantine(lake, "orders_quarantine", rows)
     folder = lake / "_status"
     folder.mkdir(parents=True)
     (folder / "shop.json").write_text(json.dumps(status.as_json()))
