@@ -193,6 +193,31 @@ def test_login_change_with_preview_and_logout(chromium: Browser, console: Consol
         page.locator("text=log in").wait_for()
 
 
+def test_topic_is_created_and_deleted_after_its_name_is_typed(chromium: Browser, console: ConsoleClient) -> None:
+    with opened(chromium, console.url) as opened_page:
+        page = opened_page.page
+        opened_page.open("/login")
+        page.fill("input[name=name]", console.name)
+        page.fill("input[name=password]", console.password)
+        page.click("main button")
+        opened_page.open("/c/main/topics")
+        page.click("text=Create…")
+        page.fill("input[name=name]", "made-here")
+        page.fill("input[name=partitions]", "2")
+        page.click("text=Preview")
+        page.click("button.danger")
+        page.wait_for_url("**/topics/made-here")
+        page.locator("[data-cell=end]", has_text="0").first.wait_for()
+        page.click("text=Delete…")
+        page.fill("input[name=confirm]", "made-there")
+        page.click("button.danger")
+        assert "Nothing was changed" in page.locator("main").inner_text()
+        page.fill("input[name=confirm]", "made-here")
+        page.click("button.danger")
+        page.wait_for_url("**/c/main/topics")
+        assert "made-here" not in page.locator("main").inner_text()
+
+
 def test_first_page_is_renewed_while_it_is_open(chromium: Browser, console: ConsoleClient) -> None:
     with opened(chromium, console.url) as page:
         page.open("/c/main")

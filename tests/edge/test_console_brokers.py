@@ -161,6 +161,38 @@ def test_leaders_are_balanced_by_order_and_broker_is_emptied(
     assert refused.status_code == 409 and "start more brokers" in refused.text
 
 
+def test_preferred_leaders_are_elected(cluster: ClusterProcess, console: ConsoleClient, admin: httpx.Client) -> None:
+    names = [TopicPartition("wide", number) for number in range(3)]
+    with AdminClient(cluster.bootstrap, {}, timeout_s=30) as client:
+        cluster_admin = ClusterAdmin(client, 30)
+        now = {each.name: each for each in cluster_admin.state().partitions}
+        # The present leader comes last.
+        turned = {name: tuple(sorted(now[name].replicas, key=lambda each: each == now[name].leader)) for name in names}
+        assert cluster_admin.reassign(turned) == {}
+    await_that(lambda: len(preview(admin, "elect?topic=wide")["changes"]) == 3)
+    assert console.act(f"{MAIN}/elect?topic=wide", admin).status_code == 303
+    await_that(lambda: leaders(console) == [turned[name][0] for name in names])
+
+
+def test_move_in_progress_shows_how_far_it_is_and_is_cancelled(
+    cluster: ClusterProcess, console: ConsoleClient, admin: httpx.Client
+) -> None:
+    name = TopicPartition("single", 2)
+    with AdminClient(cluster.bootstrap, {}, timeout_s=30) as client:
+        for _ in range(40):
+            client.append_batch(name, build_batch([Record(value=b"x" * 1000)] * 100))
+    before = replicas(cluster)[name]
+    to = next(number for number in (1, 2, 3) if number not in before)
+    form = {"kind": "list", "targets": f"single:2={to}", "throttle": "1000"}
+    assert console.act(f"{MAIN}/moves/plan", admin, **form).status_code == 303
+    (row,) = console.json(f"{MAIN}/moves")["moves"]  # type: ignore[misc]
+    assert (row["topic"], row["partition"], row["adding"]) == ("single", 2, [to]) and row["total_bytes"] > 4_000_000
+    assert console.act(f"{MAIN}/moves/cancel?topic=single&partition=2", admin).status_code == 303
+    await_no_moves(console)
+    await_that(lambda: replicas(cluster)[name] == before)
+    assert console.act(f"{MAIN}/moves/throttle", admin).status_code == 303
+
+
 @pytest.mark.parametrize(
     ("form", "problem"),
     [
