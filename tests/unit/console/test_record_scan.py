@@ -218,6 +218,23 @@ def test_search_pauses_when_its_bytes_or_its_time_are_spent() -> None:
     assert by_time.scanned + rest.scanned == 1000
 
 
+def test_step_ends_when_its_rows_have_enough_bytes() -> None:
+    log = FakeLog()
+    for partition in range(3):
+        for number in range(4):
+            log.add(partition, batch_of(number * 10, [b"x" * 1000] * 10, timestamp=partition))
+    wanted = Wanted(is_backward=True, rows=500, test=lambda record: True)
+    steps: dict[int | None, list[int]] = {}
+    for limit in (None, 1):
+        one = new_scan(log, wanted)
+        for each in one.partitions:
+            each.chunk = 10
+        steps[limit] = []
+        while not one.pause:
+            steps[limit].append(len(one.step(log, 1e9, bytes_max=limit)))
+    assert steps == {None: [120], 1: [30, 90]}
+
+
 def test_turns_go_round_all_partitions_when_steps_are_short() -> None:
     log = FakeLog()
     for partition in range(4):

@@ -34,7 +34,7 @@ _CHUNK_BYTES_MAX: Final = 32 << 20
 _CHUNK_FIRST: Final = 500
 _CHUNK_GROWTH: Final = 4
 #: a round ends when the rows that wait to be merged have this many bytes
-_HELD_BYTES_MAX: Final = 64 << 20
+_HELD_BYTES_MAX: Final = 16 << 20
 #: larger records become rows at once, so that their values need not be kept
 _KEPT_BYTES_MAX: Final = 16 << 10
 _DECOMPRESSED_BYTES_MAX: Final = 64 << 20
@@ -137,19 +137,26 @@ class Scan:
         self._is_first = True
         #: bytes of batches and of values, which compression makes smaller
         self._opened = 0
+        #: bytes of the records that were found in the last round
+        self._held = 0
         #: the partition that was read last
         self._last = -1
 
-    def step(self, source: RecordSource, seconds: float) -> list[Any]:
-        """Read for about this long, or until the search pauses, and return the rows that were found. Blocks."""
+    def step(self, source: RecordSource, seconds: float, *, bytes_max: int | None = None) -> list[Any]:
+        """Read for about this long, or until the search pauses, and return the rows that were found. Blocks.
+
+        With ``bytes_max`` the step also ends when the records of its rows have so many bytes.
+        """
         began = self._now()
         self._until = began + min(seconds, max(self._budget.seconds - self.seconds, 0.0))
         rows: list[Any] = []
+        size = 0
         try:
             while not self.pause:
                 rows += self._round(source)
                 self._is_first = False
-                if self._now() >= self._until:
+                size += self._held
+                if self._now() >= self._until or (bytes_max is not None and size >= bytes_max):
                     break
         finally:
             self.seconds += self._now() - began
@@ -159,12 +166,12 @@ class Scan:
 
     def _round(self, source: RecordSource) -> list[Any]:
         turns: list[Turn] = []
-        held = 0
+        self._held = 0
         for progress in self._waiting():
             turns.append(self._turn(source, progress))
             self._last = progress.partition
-            held += sum(each.size for each in turns[-1].found)
-            if self.pause or held >= _HELD_BYTES_MAX or self._now() >= self._until:
+            self._held += sum(each.size for each in turns[-1].found)
+            if self.pause or self._held >= _HELD_BYTES_MAX or self._now() >= self._until:
                 break
         rows = self._merged(turns)
         if self.matched >= self._wanted.rows:

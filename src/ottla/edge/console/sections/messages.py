@@ -40,6 +40,8 @@ from ottla.edge.console.topic_tabs import topic_tabs
 _FIRST_S: Final = 1.5
 #: a live search shows its progress this often
 _STEP_S: Final = 0.4
+#: and a file gets its next lines, after so many bytes of records
+_STEP_BYTES_MAX: Final = 16 << 20
 _TAIL_EVERY_S: Final = 0.3
 _TAIL_IDLE_S: Final = 1.0
 #: steps of searches at the same time: they use a core each, and other pages must stay fast
@@ -146,9 +148,10 @@ class Messages:
         yield "end", scan.pause
 
     async def _step(self, page: PageRequest, query: MessageQuery, scan: Scan) -> list[Any]:
-        return await self._read(
-            page, lambda cluster: scan.step(source_of(cluster, query.topic), _STEP_S), is_search=True
-        )
+        def step(cluster: Cluster) -> list[Any]:
+            return scan.step(source_of(cluster, query.topic), _STEP_S, bytes_max=_STEP_BYTES_MAX)
+
+        return await self._read(page, step, is_search=True)
 
     async def live(self, page: PageRequest) -> Events:
         return Events(self._tail(page, await parse_query(page)))
@@ -193,7 +196,8 @@ class Messages:
             while not scan.pause:
                 lines = await self._step(page, part, scan)
                 count += len(lines)
-                yield "".join(lines).encode("utf-8", "backslashreplace")
+                for line in lines:
+                    yield line.encode("utf-8", "backslashreplace")
             at, pause = scan.position_map(), scan.pause
             left = Budget(left.records - scan.scanned, left.bytes - scan.bytes, left.seconds - scan.seconds)
         if pause not in ("rows", "end"):
