@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,13 @@ def test_names_match_some_patterns_and_none_of_the_excluded_ones() -> None:
     assert NamePatterns(()).match("x")
     assert NamePatterns(("!x",)).match("y") and not NamePatterns(("!x",)).match("x")
     assert not NamePatterns(("a*", "!ab*")).match("abc")
+
+
+def test_examples_of_the_docs_are_one_valid_file() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operate" / "alerts.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
+    rules = parse_rules("\n".join(blocks))
+    assert len(blocks) == 3 and len(rules.receivers) == 3 and rules.silences and rules.rule("orders-late")
 
 
 FULL = (
