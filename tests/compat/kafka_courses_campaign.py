@@ -50,6 +50,33 @@ zookeeper.connect=localhost:2181
 zookeeper.connection.timeout.ms=18000
 group.initial.rebalance.delay.ms=0
 """
+#: that of Kafka 4
+_KRAFT_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
 _ZOOKEEPER_PROPERTIES = """\
 dataDir=/tmp/zookeeper
 clientPort=2181
@@ -65,6 +92,12 @@ _EXPECTED = {
         r"This is my first event",
         r"This is my second event",
         r"\[70210\]",
+    ],
+    "quickstart_kraft": [
+        r"Formatting dynamic metadata voter directory \S+ with metadata\.version 4\.3-IV0\.",
+        r"\tTopic: quickstart-events\tPartition: 0\tLeader: 70211\tReplicas: 70211\tIsr: 70211.*",
+        r"This is my second event",
+        r"Cluster ID: \S{22}",
     ],
     "three_brokers": [
         r"Topic: my-replicated-topic\tTopicId: \S+\tPartitionCount: 1\tReplicationFactor: 3\tConfigs: .*",
@@ -101,11 +134,11 @@ def _run(path: Path, directory: Path, stack: ExitStack) -> subprocess.CompletedP
     install(directory / "bin")
     (directory / "config").mkdir()
     replaced = _replacements(directory)
-    for name, text in (("server", _SERVER_PROPERTIES), ("zookeeper", _ZOOKEEPER_PROPERTIES)):
-        (directory / "config" / f"{name}.properties").write_text(_replace(text, replaced))
     # The listener that Kafka's file leaves out is on a port that others may use.
-    with open(directory / "config" / "server.properties", "a") as file:
-        file.write(_replace("\n# port of this run\nlisteners=PLAINTEXT://:9092\n", replaced))
+    server = f"{_SERVER_PROPERTIES}\nlisteners=PLAINTEXT://:9092\n"
+    server = _KRAFT_PROPERTIES if path.stem.endswith("_kraft") else server
+    for name, text in (("server", server), ("zookeeper", _ZOOKEEPER_PROPERTIES)):
+        (directory / "config" / f"{name}.properties").write_text(_replace(text, replaced))
     script = directory / path.name
     script.write_text(_replace(path.read_text(), replaced))
     stack.callback(_end_servers, directory)
@@ -125,7 +158,7 @@ def _replacements(directory: Path) -> list[tuple[str, str]]:
     rules = [(rf"\b{port}\b", found) for port, found in ports.items()]
     rules.append((r"/tmp/", f"{directory}/"))
     for number, found in _IDS.items():
-        rules.append((rf"(broker\.id=|--node-id=|Leader: ){number}\b", rf"\g<1>{found}"))
+        rules.append((rf"(broker\.id=|node\.id=|--node-id=|Leader: ){number}\b", rf"\g<1>{found}"))
     return [
         *rules,
         (r"\[2, 1\]", f"[{_IDS['2']}, {_IDS['1']}]"),
