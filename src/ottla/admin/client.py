@@ -1,6 +1,7 @@
 """The client of a cluster: topics, offsets, groups, settings, and any other request.
 
-Every error is raised as a `Failure`. Not thread safe.
+Every error is raised as a `Failure`. Not thread safe. The methods that send requests about groups import them, because
+most commands are about something else and run for a few milliseconds.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
-from ottla.admin import config_requests, group_requests, outages
+from ottla.admin import config_requests, outages
 from ottla.admin.config_requests import Change, Scope
 from ottla.admin.error_codes import GROUP_ACTIVE, TryAgain, check, failure_of, no_such_topic, unreachable
 from ottla.admin.failure import Failure, NotHealthy
-from ottla.admin.group_state import GroupListing, GroupMember, GroupState
 from ottla.admin.topic_state import ConfigValue, OffsetFound, Outcome, PartitionState, TopicState
 from ottla.client.cluster import EARLIEST, LATEST, Cluster, Isolation, only_row
 from ottla.client.connection import VERSION_MAX
@@ -43,6 +43,9 @@ from ottla.wire.messages.metadata import MetadataResponse
 
 if TYPE_CHECKING:
     from ottla.model.records import Record
+
+if TYPE_CHECKING:
+    from ottla.admin.group_state import GroupListing, GroupMember, GroupState
 
 _CLIENT_ID = "ottla-admin"
 #: pause before a retry
@@ -322,6 +325,8 @@ class AdminClient:
 
         With `of_all_kinds`, groups of other kinds, such as share groups and those of Kafka Connect, are among them.
         """
+        from ottla.admin import group_requests
+
         before = self._topic_of_groups()
         found: dict[str, GroupListing] = {}
         refused: list[Failure] = []
@@ -346,19 +351,27 @@ class AdminClient:
 
     def describe_groups(self, names: Sequence[str]) -> list[GroupState]:
         """Return a state for each name, with `exists` false if there is no such group."""
+        from ottla.admin import group_requests
+
         return [self._at_coordinator(name, group_requests.describe) for name in names]
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offset of each partition that has one."""
+        from ottla.admin import group_requests
+
         return self._at_coordinator(group, group_requests.committed)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Failure]:
         """Commit offsets of a group without members. Return the failures of the partitions that were refused."""
+        from ottla.admin import group_requests
+
         codes = self._at_coordinator(group, lambda cluster, name: group_requests.commit(cluster, name, offsets))
         return {name: _offset_failure(code, group, name) for name, code in codes.items()}
 
     def delete_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Failure]:
         """Delete committed offsets of a group. Return the failures of the partitions that were refused."""
+        from ottla.admin import group_requests
+
         codes = self._at_coordinator(
             group, lambda cluster, name: group_requests.delete_offsets(cluster, name, partitions)
         )
@@ -366,6 +379,8 @@ class AdminClient:
 
     def remove_members(self, group: str, members: Sequence[GroupMember]) -> dict[str, Failure]:
         """Remove members of a group. Return the failures of those that were refused, by member id."""
+        from ottla.admin import group_requests
+
         codes = self._at_coordinator(group, lambda cluster, name: group_requests.remove_members(cluster, name, members))
         return {
             member_id: failure_of(code, f"member {shown(member_id)} of group {shown(group)}")
@@ -373,6 +388,8 @@ class AdminClient:
         }
 
     def delete_groups(self, names: Sequence[str]) -> list[Outcome]:
+        from ottla.admin import group_requests
+
         outcomes = []
         for name in names:
             failure = None

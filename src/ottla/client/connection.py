@@ -7,7 +7,6 @@ moment of `time.monotonic()`.
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
@@ -83,7 +82,7 @@ class BrokerConnection:
         self.is_lost = False
         deadline = min(deadline, time.monotonic() + _HANDSHAKE_S_MAX)
         self._socket = self._connect(security, deadline)
-        self._is_tls = isinstance(self._socket, ssl.SSLSocket)
+        self._is_tls = security.tls is not None
         try:
             self._negotiate(deadline)
             if security.sasl is not None:

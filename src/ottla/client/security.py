@@ -9,15 +9,18 @@ from __future__ import annotations
 import difflib
 import re
 import socket
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.client.errors import AuthenticationFailed, PropertyRefused
 from ottla.security.errors import SecurityConfigError
 from ottla.security.jaas import parse_jaas
 from ottla.security.sasl_client import MECHANISMS, BearerExchange, Sasl, SaslExchange
+
+if TYPE_CHECKING:
+    # It takes longer to import than many commands run, so only clients with TLS do.
+    import ssl
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 _PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
@@ -119,6 +122,8 @@ class Security:
         """
         if self.tls is None:
             return plain
+        import ssl
+
         try:
             return self.tls.wrap_socket(plain, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
@@ -144,6 +149,8 @@ def _refuse_useless(properties: Mapping[str, str], protocol: str) -> None:
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     """Return the context of a client for TLS_PROPERTIES. Raise PropertyRefused if a file cannot be used."""
+    import ssl
+
     for name in ("ssl.truststore.type", "ssl.keystore.type"):
         if properties.get(name, "PEM").upper() not in ("PEM", "PKCS12"):
             raise PropertyRefused(f"{name}={properties[name]} cannot be read; convert the store to PEM or PKCS12")
@@ -159,6 +166,8 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _context_of_files(properties: Mapping[str, str]) -> ssl.SSLContext:
+    import ssl
+
     authority = properties.get("ssl.ca.location") or properties.get("ssl.truststore.location")
     authority_text = properties.get("ssl.ca.pem") or properties.get("ssl.truststore.certificates")
     certificate = properties.get("ssl.certificate.location") or properties.get("ssl.keystore.location")

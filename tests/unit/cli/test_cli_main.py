@@ -27,9 +27,7 @@ import sys
 from click.testing import CliRunner
 from ottla.cli.main import main
 for words in {words!r}:
-    # The commands of Kafka print their help as a failure.
-    expected = 1 if words[:1] == ("kafka",) and words[1:] not in ((), ("install",)) else 0
-    assert CliRunner().invoke(main, [*words, "--help"]).exit_code == expected, words
+    assert CliRunner().invoke(main, [*words, "--help"]).exit_code == 0, words
 print(*[name for name in {heavy!r} if name in sys.modules])
 """
 
@@ -48,7 +46,9 @@ EVERYTHING = dict(walk((), main))
 
 
 def test_help_loads_neither_the_client_nor_the_broker() -> None:
-    script = HELP_OF_EVERYTHING.format(words=list(EVERYTHING), heavy=HEAVY)
+    # The commands of Kafka have flags of their own, and print their help as Kafka does.
+    own = [words for words in EVERYTHING if words[:1] != ("kafka",) or words[1:] in ((), ("install",))]
+    script = HELP_OF_EVERYTHING.format(words=own, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
