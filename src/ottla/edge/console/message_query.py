@@ -202,15 +202,19 @@ def commands_of(query: MessageQuery) -> list[str]:
         ours.append(f"-O beginning -n {rows}")
     else:
         ours.append(f"-O {'@' if query.begins == 'time' else ''}{query.start} -n {rows}")
-    if query.begins == "offset" and only is not None:
-        kafkas.append(f"--offset {query.start}")
-    elif query.begins == "newest" and only is not None:
-        kafkas.append("--offset latest")
-    else:
+    commands: list[str] = []
+    if query.begins == "oldest":
         kafkas.append("--from-beginning")
+    elif query.begins == "offset":
+        kafkas += [f"--offset {query.start}"] if only is not None else [f"--partition 0 --offset {query.start}"]
+    else:
+        # Kafka's consumer begins at an offset, which another command finds for a time or for the newest records.
+        when = "latest" if query.begins == "newest" else query.start
+        commands.append(f"kafka-get-offsets --topic {topic} --time {when}")
+        kafkas.append("--offset OFFSET" if only is not None else "--partition PARTITION --offset OFFSET")
     kafkas.append(f"--max-messages {rows} --property print.key=true --property print.headers=true")
     if query.with_uncommitted:
         ours.append("--isolation-level read_uncommitted")
     else:
         kafkas.append("--isolation-level read_committed")
-    return [" ".join(ours), " ".join(kafkas)]
+    return [" ".join(ours), *commands, " ".join(kafkas)]
