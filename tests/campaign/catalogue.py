@@ -271,7 +271,7 @@ _ALL = (
         ),
     ),
     Campaign(
-        name="monitor-scale", takes="6 min", function="edge/monitor_scale",
+        name="monitor-scale", takes="15 min", function="edge/monitor_scale",
         description="requests, seconds and memory of `ottla monitor` with many topics and groups",
         options=(
             Option("TOPICS", 10_000, "topics with one partition"), Option("GROUPS", 1_000, "groups of ten topics each"),
