@@ -194,7 +194,7 @@ _ALL = (
         description="Kafka's commands: output of Java's tools and of Ottla's, line by line, and how fast they start",
         needs="Java, Maven",
         options=(
-            Option("ONLY", "", "scenarios whose names begin with this; start measures starts alone"),
+            Option("ONLY", "", "scenarios whose names begin with this; flags, start: only these"),
             Option("WRITE", False, "1: record the output of Java's tools for `make test`"),
         ),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -25,6 +26,7 @@ from drivers.java import _SHARED
 from tool_scenarios import CLUSTER, OUTPUTS, SECURE, SINGLE, Answer, Place, Runner, Scenario, all_scenarios, play
 
 from campaign.report import CannotRun, Report
+from ottla.cli.kafka.commands import COMMANDS
 from ottla.cli.kafka.install import install
 from ottla.testing import BrokerProcess, ClusterProcess
 
@@ -64,6 +66,8 @@ CLASSES = {
 }
 _TOOL_S_MAX = 180.0
 _STARTS = 7
+#: a flag at the start of a line of a help
+_FLAG = re.compile(r"(?m)^ *(?:\* )?(?:-\w[^-\n]*, *)?--([a-z][\w.-]*\w)(?=[ ,\n])")
 _JVM = (
     "-Xmx256M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
@@ -147,6 +151,8 @@ def run(report: Report, *, only: str, write: bool) -> None:
         java, ottla = JavaTools(Path(directory)), OttlaTools(Path(directory) / "bin")
         try:
             _compare(report, chosen, java, ottla, write=write)
+            if only in ("", "flags"):
+                _compare_flags(report, java, ottla)
             if only in ("", "start"):
                 _measure_starts(report, java, ottla)
         finally:
@@ -211,6 +217,30 @@ _STAGES: dict[str, Callable[[], AbstractContextManager[tuple[str, Path]]]] = {
     CLUSTER: _cluster,
     SECURE: _secure,
 }
+
+
+def _compare_flags(report: Report, java: JavaTools, ottla: OttlaTools) -> None:
+    """Compare the flags that the help of each command lists, and the exit code of --help and of --version."""
+    # Java's takes a single argument for an address, also --help.
+    commands = sorted(CLASSES.keys() & COMMANDS.keys() - {"kafka-e2e-latency"})
+    count = 0
+    for number, command in enumerate(commands):
+        report.progress(number, len(commands), "commands")
+        (theirs, their_codes), (ours, our_codes) = (_flags(runner, command) for runner in (java, ottla))
+        count += len(theirs & ours)
+        if theirs != ours:
+            report.problem(
+                f"{command}: only Java's has {sorted(theirs - ours)}, only Ottla's has {sorted(ours - theirs)}"
+            )
+        if their_codes != our_codes:
+            report.problem(f"{command}: --help and --version end with {our_codes}, Java's with {their_codes}")
+    report.figure(f"{count} flags of {len(commands)} commands are listed by both")
+
+
+def _flags(runner: Runner, command: str) -> tuple[set[str], list[int]]:
+    answers = [runner(command, [word], "") for word in ("--help", "--version")]
+    text = answers[0].stdout + answers[0].stderr
+    return set(_FLAG.findall(text)), [answer.code for answer in answers]
 
 
 def _measure_starts(report: Report, java: JavaTools, ottla: OttlaTools) -> None:
