@@ -9,9 +9,10 @@ import pytest
 
 from ottla.admin.client import AdminClient
 from ottla.edge.monitor import source as module
-from ottla.edge.monitor.source import GroupFilter, RoundSource
+from ottla.edge.monitor.source import GroupFilter, RoundSource, without_overtaken_ends
 from ottla.lag.first_records import ReadLimits
 from ottla.lag.reading import ClusterLagSource
+from ottla.lag.types import GroupLag, PartitionLag
 from ottla.model.errors import OttlaError
 from ottla.model.types import TopicPartition
 
@@ -104,3 +105,22 @@ def test_groups_are_chosen_by_regular_expressions() -> None:
     assert [chosen.accepts(name) for name in ("shop-a", "shop-test", "other")] == [True, False, False]
     with pytest.raises(ValueError, match="is not a regular expression"):
         GroupFilter("(")
+
+
+def lag_of(committed: int, end: int) -> GroupLag:
+    row = PartitionLag(name=A0, committed=committed, log_start=0, log_end=end, time_lag_ms=0)
+    return GroupLag(group_id="g", state="Stable", read_at_ms=1, partitions={A0: row})
+
+
+def test_a_commit_that_has_reached_an_earlier_log_end_is_not_at_the_end() -> None:
+    """The partition has a new leader and has grown: 0 would be wrong."""
+    moved = without_overtaken_ends(lag_of(10, 10), lag_of(8, 10), {A0})
+    assert (moved.total, moved.time_lag_ms) == (None, None)
+    assert without_overtaken_ends(lag_of(10, 10), None, {A0}).total is None
+
+
+def test_a_group_that_was_at_the_end_stays_there_while_its_partition_has_no_leader() -> None:
+    for earlier in ({A0}, set[TopicPartition]()):
+        assert without_overtaken_ends(lag_of(10, 10), lag_of(10, 10), earlier).total == 0
+    assert without_overtaken_ends(lag_of(10, 10), lag_of(8, 10), {A1}).total == 0
+    assert without_overtaken_ends(lag_of(9, 10), lag_of(8, 10), {A0}).total == 1

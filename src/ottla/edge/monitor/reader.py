@@ -18,7 +18,7 @@ from ottla.admin.outages import GROUPS_TOPIC
 from ottla.edge.monitor.commit_feed import CommitFeed
 from ottla.edge.monitor.histories import Histories, SeenCommit
 from ottla.edge.monitor.reading import BrokerReading, ClusterReading, GroupReading
-from ottla.edge.monitor.source import GroupFilter, RoundSource
+from ottla.edge.monitor.source import GroupFilter, RoundSource, without_overtaken_ends
 from ottla.health.evaluation import evaluate
 from ottla.health.findings import Finding
 from ottla.health.picture import PictureOptions, read_picture
@@ -127,7 +127,7 @@ class ClusterReader:
         # Before the log ends, so that the lag of a commit is never negative.
         offsets_topic = self._source.topics.get(GROUPS_TOPIC)
         commits = self._feed.read([each.name for each in offsets_topic.partitions] if offsets_topic is not None else ())
-        snapshot = self._lags.read(all_topics=True)
+        snapshot = self._without_overtaken_ends(self._lags.read(all_topics=True))
         self._source.end()
         self._add_commits(commits, snapshot)
         self.histories.add_heads(snapshot.log_ends)
@@ -150,6 +150,17 @@ class ClusterReader:
             findings=health.findings,
             picture_problem=health.problem,
         )
+
+    def _without_overtaken_ends(self, snapshot: LagSnapshot) -> LagSnapshot:
+        earlier = self._source.earlier_ends
+        if not earlier:
+            return snapshot
+        last = self._last.groups
+        groups = {
+            name: without_overtaken_ends(each, last[name].lag if name in last else None, earlier)
+            for name, each in snapshot.groups.items()
+        }
+        return replace(snapshot, groups=groups)
 
     def _add_commits(self, commits: Sequence[SeenCommit], snapshot: LagSnapshot) -> None:
         now_ms, before_ms = snapshot.read_at_ms, self._last.read_at_ms

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 from ottla.admin import group_requests, outages
@@ -26,6 +27,7 @@ from ottla.client.many import ask_many
 from ottla.client.protocol.metadata import Node
 from ottla.lag.first_records import ReadLimits
 from ottla.lag.reading import ClusterLagSource
+from ottla.lag.types import GroupLag
 from ottla.model.errors import OttlaError
 from ottla.model.figures import format_count
 from ottla.model.printable import shown
@@ -56,6 +58,23 @@ class GroupFilter:
         if self._allow is not None and not self._allow.search(group_id):
             return False
         return self._deny is None or not self._deny.search(group_id)
+
+
+def without_overtaken_ends(
+    lag: GroupLag, before: GroupLag | None, earlier_ends: Collection[TopicPartition]
+) -> GroupLag:
+    """Return the lag without the log ends of an earlier round that a newer commit has reached.
+
+    The partition has a leader again and has grown: how far is not known, so that the group is not at the end.
+    """
+    rows = dict(lag.partitions)
+    for name in rows.keys() & earlier_ends if earlier_ends else ():
+        row = rows[name]
+        old = before.partitions.get(name) if before is not None else None
+        has_moved = old is None or old.committed != row.committed
+        if has_moved and row.committed is not None and row.log_end is not None and row.committed >= row.log_end:
+            rows[name] = replace(row, log_end=None, time_lag_ms=None, first_unread_ms=None)
+    return replace(lag, partitions=rows) if earlier_ends else lag
 
 
 class _Memory(Generic[K, V]):
@@ -98,6 +117,8 @@ class RoundSource(ClusterLagSource):
         self.controller_id: int | None = None
         self.topics: dict[str, TopicState] = {}
         self.notes: list[str] = []
+        #: partitions whose log ends are those of an earlier round
+        self.earlier_ends: set[TopicPartition] = set()
         self._names: _Memory[str, None] = _Memory()
         self._states: _Memory[str, GroupState] = _Memory()
         self._commits: _Memory[str, Mapping[TopicPartition, int]] = _Memory()
@@ -198,6 +219,7 @@ class RoundSource(ClusterLagSource):
         now = time.monotonic()
         starts, ends = super().ranges(partitions)
         missing = [name for name in partitions if name not in ends]
+        self.earlier_ends = set(missing)
         for found, memory in ((starts, self._starts), (ends, self._ends)):
             for name, offset in found.items():
                 memory.add(name, offset, now)
