@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,9 +75,14 @@ def broker() -> Iterator[Broker]:
     with edge_broker(settings) as running:
         with RawClient(running.bootstrap) as client:
             client.create_topic(TOPIC, 2)
+            now_ms = int(time.time() * 1000)
             records = [
-                Record(key=b"c-%d" % n, value=json.dumps({"id": n, "amount": 19.9}).encode()) for n in range(100)
-            ]
+                Record(
+                    timestamp=now_ms - 1000 * (100 - n), key=b"c-%d" % n,
+                    value=json.dumps({"id": n, "amount": 19.9}).encode(), headers=[("type", b"order")],
+                )
+                for n in range(100)
+            ]  # fmt: skip
             place = TopicPartition(TOPIC, 0)
             batch = build_batch(records)
             client.ask(produce_request((place.topic, place.partition, batch), acks=-1), 9)

@@ -20,6 +20,7 @@ from ottla.model.records import Record, build_batch
 from ottla.model.types import TopicPartition
 from ottla.schemas.data.codec import codec_for
 from ottla.schemas.data.framing import frame
+from ottla.testing.raw import RawClient, produce_request
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
 ORDERS, HOSTILE, PAYMENTS, TRIMMED = "shop.orders.json", "hostile", "payments", "trimmed"
@@ -264,6 +265,14 @@ def test_files_of_hostile_records_are_complete(console: ConsoleClient) -> None:
 
 
 # -- one record -------------------------------------------------------------------------------------------------------
+
+
+def test_record_without_a_time_says_so(console: ConsoleClient, broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic("timeless", 1)
+        client.ask(produce_request(("timeless", 0, build_batch([Record(value=b"v")])), acks=-1), 9)
+    assert "no time" in console.http.get("/c/main/topics/timeless/messages").text
+    assert "no time" in console.http.get("/c/main/topics/timeless/p/0/o/0").text
 
 
 def test_record_has_a_permanent_page_with_all_of_it(console: ConsoleClient) -> None:
