@@ -117,6 +117,7 @@ def test_a_commit_that_has_reached_an_earlier_log_end_is_not_at_the_end() -> Non
     moved = without_overtaken_ends(lag_of(10, 10), lag_of(8, 10), {A0})
     assert (moved.total, moved.time_lag_ms) == (None, None)
     assert without_overtaken_ends(lag_of(10, 10), None, {A0}).total is None
+    assert without_overtaken_ends(lag_of(10, 10), moved, {A0}).total is None
 
 
 def test_a_group_that_was_at_the_end_stays_there_while_its_partition_has_no_leader() -> None:

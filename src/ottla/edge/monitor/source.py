@@ -71,7 +71,8 @@ def without_overtaken_ends(
     for name in rows.keys() & earlier_ends if earlier_ends else ():
         row = rows[name]
         old = before.partitions.get(name) if before is not None else None
-        has_moved = old is None or old.committed != row.committed
+        # Once the end is not known, it stays so, although the commit stays where it is.
+        has_moved = old is None or old.committed != row.committed or old.log_end is None
         if has_moved and row.committed is not None and row.log_end is not None and row.committed >= row.log_end:
             rows[name] = replace(row, log_end=None, time_lag_ms=None, first_unread_ms=None)
     return replace(lag, partitions=rows) if earlier_ends else lag
