@@ -190,7 +190,7 @@ _ALL = (
         options=(_PYTEST_ARGS,),
     ),
     Campaign(
-        name="kafka-commands", takes="3 min", function="compat/kafka_commands_campaign",
+        name="kafka-commands", takes="8 min", function="compat/kafka_commands_campaign",
         description="Kafka's commands: output of Java's tools and of Ottla's, line by line, and how fast they start",
         needs="Java, Maven",
         options=(

@@ -76,6 +76,8 @@ _REASSIGN = Scenario(
         Step("kafka-configs", "{b} --describe --topic mv-a"),
         Step("kafka-configs", "{b} --describe --broker 2"),
         _reassign("{b} --verify --reassignment-json-file {dir}/move.json"),
+        # The next command may ask a broker that has not heard of the change.
+        _settled(),
         Step("kafka-configs", "{b} --describe --topic mv-a"),
         Step("kafka-configs", "{b} --describe --broker 2"),
         Step("kafka-topics", "{b} --describe --topic 'mv-.*'"),
