@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ottla.model import extras
 from ottla.model.errors import OttlaError
 from ottla.quarantine.rows import QuarantinedRow, row_of
 
@@ -99,8 +100,8 @@ def _query(path: str, sql: str) -> Iterator[Mapping[str, Any]]:
         import pyarrow as pa
         from deltalake import DeltaTable, QueryBuilder
         from deltalake.exceptions import DeltaError
-    except ImportError:
-        raise NoTables("the tables of pipelines are read with deltalake: pip install 'ottla[spark]'") from None
+    except ImportError as error:
+        raise NoTables(extras.missing(error.name or "deltalake", extras.SPARK)) from None
     try:
         builder = QueryBuilder()
         builder.register("quarantined", DeltaTable(path))

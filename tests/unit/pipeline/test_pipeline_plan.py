@@ -111,6 +111,8 @@ def test_every_error_of_ottla_is_shown_as_its_message() -> None:
         errors += error.__subclasses__()
     assert len(errors) > 30
     for error in errors:
+        if not error.__module__.startswith("ottla."):  # a test has errors of its own
+            continue
         trace = (
             "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] "
             "Failed when Python streaming data source performs latestOffset: Traceback (most recent call last):\n"
